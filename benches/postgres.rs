@@ -21,8 +21,8 @@ use tollgate::store::postgres::{
     Fleet, InstanceKind, PostgresTarget, SlotLimit, SlotPriority, SlotRate, SlotRequest,
 };
 use tollgate::store::{
-    AccountStatus, Budgets, DedupeKey, DuplicateCheck, KeptReply, MoneyKind, PurchaseId,
-    Reservation, Service, Settlement, SlotId, Store,
+    AccountStatus, Budgets, DedupeKey, DuplicateCheck, KeptReply, MoneyKind, Period, PurchaseId,
+    Reservation, Service, Settlement, SlotId, SpendLimit, Store,
 };
 
 use postgres::Cluster;

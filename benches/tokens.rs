@@ -38,13 +38,15 @@ fn main() -> Outcome {
     let path = folder.path().join("jwks.json");
     std::fs::write(&path, keys)?;
     let jwt = JwtVerifier::new(&config::JwtConfig {
-        issuer: "https://login.example.com/".to_owned(),
-        audience: "tollgate".to_owned(),
+        token: config::TokenRules {
+            issuer: "https://login.example.com/".to_owned(),
+            audience: "tollgate".to_owned(),
+            leeway: Duration::from_secs(60),
+            role_claim: None,
+            budget_claim: None,
+            may_buy_claim: None,
+        },
         jwks: JwksSource::File(path),
-        leeway: Duration::from_secs(60),
-        role_claim: None,
-        budget_claim: None,
-        may_buy_claim: None,
     })?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     for by in ["RS256", "ES256", "EdDSA"] {

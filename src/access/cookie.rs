@@ -1,4 +1,5 @@
-//! The session cookie. Over plain http it is neither set nor read, except on loopback.
+//! The cookies of a session, and of a sign-in that has begun. Over plain http they are neither set nor
+//! read, except on loopback.
 
 use std::time::Duration;
 
@@ -21,21 +22,40 @@ pub enum Transport {
     Plain,
 }
 
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum CookieKind {
+    Session,
+    /// Comes along when the login service sends the browser back, which a `Strict` one does not.
+    Login,
+}
+
 impl Transport {
     /// With `__Host-Http-`, browsers accept the cookie over https only, never from a script.
-    const fn cookie_name(self) -> Option<&'static str> {
-        match self {
-            Self::Https => Some("__Host-Http-tollgate"),
-            Self::Loopback => Some("tollgate"),
-            Self::Plain => None,
+    const fn cookie_name(self, kind: CookieKind) -> Option<&'static str> {
+        match (self, kind) {
+            (Self::Https, CookieKind::Session) => Some("__Host-Http-tollgate"),
+            (Self::Https, CookieKind::Login) => Some("__Host-Http-tollgate-login"),
+            (Self::Loopback, CookieKind::Session) => Some("tollgate"),
+            (Self::Loopback, CookieKind::Login) => Some("tollgate-login"),
+            (Self::Plain, _) => None,
         }
     }
 
     pub fn set_cookie(self, value: &str, max_age: Duration) -> Option<HeaderValue> {
-        let (name, seconds) = (self.cookie_name()?, max_age.as_secs());
+        self.set(CookieKind::Session, value, max_age)
+    }
+
+    /// Sets the cookie of a sign-in that has begun.
+    pub fn set_login_cookie(self, value: &str, max_age: Duration) -> Option<HeaderValue> {
+        self.set(CookieKind::Login, value, max_age)
+    }
+
+    fn set(self, kind: CookieKind, value: &str, max_age: Duration) -> Option<HeaderValue> {
+        let (name, seconds) = (self.cookie_name(kind)?, max_age.as_secs());
         let secure = if self == Self::Https { "; Secure" } else { "" };
+        let same_site = if kind == CookieKind::Login { "Lax" } else { "Strict" };
         let cookie = Zeroizing::new(format!(
-            "{name}={value}; Path=/; Max-Age={seconds}; HttpOnly; SameSite=Strict{secure}"
+            "{name}={value}; Path=/; Max-Age={seconds}; HttpOnly; SameSite={same_site}{secure}"
         ));
         let mut header = HeaderValue::from_str(&cookie).ok()?;
         header.set_sensitive(true);
@@ -44,7 +64,22 @@ impl Transport {
 
     /// Returns the session cookie. Duplicates are malformed: another site may have planted one.
     pub fn credentials(self, headers: &HeaderMap) -> Credentials<'_> {
-        let Some(name) = self.cookie_name() else { return Credentials::Missing };
+        self.find(CookieKind::Session, headers)
+    }
+
+    /// Returns the cookie of a sign-in that has begun.
+    pub fn login_cookie(self, headers: &HeaderMap) -> Option<&str> {
+        match self.find(CookieKind::Login, headers) {
+            Credentials::Cookie(value) => Some(value),
+            Credentials::Missing
+            | Credentials::Token(_)
+            | Credentials::User(_)
+            | Credentials::Malformed => None,
+        }
+    }
+
+    fn find(self, kind: CookieKind, headers: &HeaderMap) -> Credentials<'_> {
+        let Some(name) = self.cookie_name(kind) else { return Credentials::Missing };
         let mut credentials = Credentials::Missing;
         for line in headers.get_all(COOKIE) {
             // A header that is not text may hide a second cookie.
@@ -133,5 +168,20 @@ mod tests {
         assert_eq!(cleared, "tollgate=; Path=/; Max-Age=0; HttpOnly; SameSite=Strict");
         assert!(!format!("{:?}", Transport::Https.set_cookie("secret", day)).contains("secret"));
         assert_eq!(format!("{:?}", Credentials::Cookie("secret")), "Cookie(…)");
+
+        let login = Transport::Https.set_login_cookie("v", day).unwrap();
+        let whole =
+            "__Host-Http-tollgate-login=v; Path=/; Max-Age=86400; HttpOnly; SameSite=Lax; Secure";
+        assert_eq!(login, whole);
+        assert_eq!(Transport::Plain.set_login_cookie("v", day), None);
+    }
+
+    #[test]
+    fn session_and_login_cookies_are_told_apart() {
+        let lines = HeaderValue::from_static("tollgate=one; tollgate-login=two");
+        let headers = HeaderMap::from_iter([(COOKIE, lines)]);
+        assert_eq!(Transport::Loopback.credentials(&headers), Credentials::Cookie("one"));
+        assert_eq!(Transport::Loopback.login_cookie(&headers), Some("two"));
+        assert_eq!(Transport::Https.login_cookie(&headers), None);
     }
 }

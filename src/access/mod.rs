@@ -2,13 +2,16 @@
 //!
 //! Invariant: credentials are compared by keyed hash or signature, and never logged or returned.
 
+mod cached_list;
 pub mod cookie;
 pub mod counter_key;
 mod failures;
 pub mod jwt;
 pub mod member_cache;
+pub mod oidc;
 pub mod quote;
 mod subject;
+pub mod subject_cache;
 pub mod token;
 mod user;
 
@@ -19,18 +22,24 @@ use std::time::Duration;
 
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
+use tracing::error;
 use zeroize::Zeroizing;
 
 use crate::clock;
+use crate::config::OidcConfig;
 use crate::metrics::Metrics;
 use crate::problem::{
     INTERNAL, INVALID_CREDENTIALS, LEDGER_UNAVAILABLE, MISSING_CREDENTIALS, NOT_FOUND, OVERLOADED,
     Problem, RATE_LIMITED,
 };
-use crate::store::{Caller, Role, Selection, SpendLimit};
+use crate::store::{Caller, Role, Selection, SpendLimit, Store, Unavailable};
+use cached_list::RETRY_AFTER;
 use failures::FailureLimiter;
-use jwt::JwtVerifier;
+use jwt::{JwtVerifier, SignedIn};
 use member_cache::{MemberCache, MemberCount};
+use oidc::{LoginCallback, LoginStart, OidcLogin};
+use subject_cache::SubjectCache;
+use token::Secret;
 
 pub use member_cache::{LOGIN_LIFETIME, SecretError};
 pub use user::{User, UserError};
@@ -46,6 +55,8 @@ pub struct Session {
     pub token: Option<TokenBudget>,
     /// `None` is `access.may_buy`.
     pub may_buy: Option<Selection>,
+    /// Shown to people. It identifies nobody.
+    pub display_name: Option<Arc<str>>,
     /// Cancelled on revocation, logout or expiry, which also ends open streams.
     pub revoked: Option<CancellationToken>,
     /// Wall-clock time since the Unix epoch.
@@ -122,8 +133,22 @@ pub enum AuthMode {
     Open,
     Members(MemberCache),
     Jwt(JwtVerifier),
+    Oidc(Box<OidcAccess>),
     /// The application that embeds the proxy names its users.
     Host,
+}
+
+/// A login service, and the sessions of its users.
+pub struct OidcAccess {
+    login: OidcLogin,
+    sessions: SubjectCache,
+}
+
+impl OidcAccess {
+    pub fn new(config: &OidcConfig, store: Store, secret: Secret) -> Self {
+        let login = OidcLogin::new(config, &secret);
+        Self { login, sessions: SubjectCache::new(store, secret, &config.token.issuer) }
+    }
 }
 
 /// Authenticates requests. Shared by all cores and kept across settings reloads.
@@ -167,13 +192,16 @@ impl Authenticator {
                 return Err(Problem::new(&INTERNAL).detail(detail));
             }
             (AuthMode::Open, _) => return Ok((address, Session::default())),
-            (AuthMode::Members(_) | AuthMode::Jwt(_), Credentials::Missing) => {
-                return Err(Problem::new(&MISSING_CREDENTIALS));
-            }
-            (AuthMode::Members(_) | AuthMode::Jwt(_), Credentials::Malformed)
-            | (AuthMode::Jwt(_), Credentials::Cookie(_)) => Err(Denied::Invalid),
+            (_, Credentials::Missing) => return Err(Problem::new(&MISSING_CREDENTIALS)),
+            (_, Credentials::Malformed)
+            | (AuthMode::Jwt(_), Credentials::Cookie(_))
+            | (AuthMode::Oidc(_), Credentials::Token(_)) => Err(Denied::Invalid),
             (AuthMode::Members(members), Credentials::Token(token)) => members.by_token(token),
             (AuthMode::Members(members), Credentials::Cookie(value)) => members.by_login(value),
+            (AuthMode::Oidc(oidc), Credentials::Cookie(value)) => {
+                let limit = || self.failures.check(&address, clock::now());
+                oidc.sessions.by_cookie(value, || limit().map_err(Denied::Throttled)).await
+            }
             (AuthMode::Jwt(jwt), Credentials::Token(token)) => {
                 let limit = || self.forgeries.check(&address, clock::now());
                 jwt.verify(token, || limit().map_err(Denied::Throttled)).await
@@ -201,17 +229,66 @@ impl Authenticator {
         members.log_in(token, current).await.map_err(rejected)
     }
 
-    pub async fn log_out(&self, value: &str) -> Result<(), Problem> {
-        self.members()?.log_out(value).await.map_err(|_unavailable| members_unavailable())
+    /// Begins a sign-in at the login service.
+    pub async fn begin_login(
+        &self,
+        cookie: Option<&str>,
+        return_path: &str,
+        redirect_uri: &str,
+    ) -> Result<LoginStart, Problem> {
+        self.oidc()?.login.begin(cookie, return_path, redirect_uri).await
+    }
+
+    /// Signs a user in whom the login service vouches for, unless `admit` refuses, and ends the
+    /// session of the cookie `current`.
+    pub async fn finish_login(
+        &self,
+        callback: &LoginCallback<'_>,
+        current: Option<&str>,
+        address: &Caller,
+        admit: impl Fn(&Caller) -> Result<(), Duration>,
+    ) -> Result<LoggedIn, Problem> {
+        let OidcAccess { login, sessions } = self.oidc()?;
+        // Each callback makes us send a request.
+        let limited = |after| rate_limited("too many failed sign-ins from this address", after);
+        self.failures.check(address, clock::now()).map_err(limited)?;
+        let finished = login.finish(callback).await;
+        let (SignedIn { subject, terms, .. }, return_path) = finished.inspect_err(|_| {
+            self.metrics.credentials_failed.inc();
+            self.failures.record(address, clock::now()).ok();
+        })?;
+        admit(&Caller::Subject(Arc::clone(&subject)))
+            .map_err(|after| rate_limited("this user signed in too many times", after))?;
+        let lifetime = login.config().session;
+        let cookie = sessions.sign_in((subject, terms), lifetime, current).await;
+        let cookie = cookie.map_err(|denied| self.rejection(denied, address))?;
+        Ok(LoggedIn { cookie, lifetime, return_path })
+    }
+
+    /// Ends the session. Returns where the browser can end the one at the login service, too.
+    pub async fn log_out(&self, value: &str) -> Result<Option<String>, Problem> {
+        let unavailable = |_: Unavailable| self.list_unavailable();
+        if let AuthMode::Oidc(oidc) = &self.mode {
+            oidc.sessions.sign_out(value).await.map_err(unavailable)?;
+            return Ok(oidc.login.end_session());
+        }
+        self.members()?.log_out(value).await.map_err(unavailable)?;
+        Ok(None)
     }
 
     pub async fn load(&self) -> Result<(), SecretError> {
-        if let Some(members) = self.cache() { members.load().await } else { Ok(()) }
+        if let Some(members) = self.cache() {
+            return members.load().await;
+        }
+        self.refresh().await;
+        Ok(())
     }
 
     pub async fn refresh(&self) {
-        if let Some(members) = self.cache() {
-            members.refresh().await;
+        match &self.mode {
+            AuthMode::Open | AuthMode::Jwt(_) | AuthMode::Host => {}
+            AuthMode::Members(members) => members.refresh().await,
+            AuthMode::Oidc(oidc) => oidc.sessions.logins.refresh().await,
         }
     }
 
@@ -220,12 +297,17 @@ impl Authenticator {
             AuthMode::Open | AuthMode::Host => {}
             AuthMode::Members(members) => members.run().await,
             AuthMode::Jwt(jwt) => jwt.run().await,
+            AuthMode::Oidc(oidc) => {
+                futures_util::join!(oidc.login.run(), oidc.sessions.logins.run());
+            }
         }
     }
 
     pub fn refetch_keys(&self) {
-        if let AuthMode::Jwt(jwt) = &self.mode {
-            jwt.refetch();
+        match &self.mode {
+            AuthMode::Open | AuthMode::Members(_) | AuthMode::Host => {}
+            AuthMode::Jwt(jwt) => jwt.refetch(),
+            AuthMode::Oidc(oidc) => oidc.login.refetch(),
         }
     }
 
@@ -239,7 +321,15 @@ impl Authenticator {
     }
 
     pub fn has_logins(&self) -> bool {
-        self.cache().is_some()
+        matches!(self.mode, AuthMode::Members(_) | AuthMode::Oidc(_))
+    }
+
+    fn oidc(&self) -> Result<&OidcAccess, Problem> {
+        let AuthMode::Oidc(oidc) = &self.mode else {
+            let detail = "this sign-in is available with access.mode = \"oidc\" only";
+            return Err(Problem::new(&NOT_FOUND).detail(detail));
+        };
+        Ok(oidc)
     }
 
     /// Fails with 404 unless `access.mode` is `members`.
@@ -258,7 +348,7 @@ impl Authenticator {
     fn rejection(&self, denied: Denied, address: &Caller) -> Problem {
         let now = clock::now();
         let counted = match denied {
-            Denied::Unavailable(_) if self.has_logins() => return members_unavailable(),
+            Denied::Unavailable(_) if self.has_logins() => return self.list_unavailable(),
             Denied::Unavailable(retry_after) => {
                 let detail = "tokens cannot be verified right now: access.jwt.jwks has no keys";
                 return Problem::new(&OVERLOADED).detail(detail).retry_after(retry_after);
@@ -276,16 +366,40 @@ impl Authenticator {
             Err(after) => rate_limited("too many invalid credentials from this address", after),
         }
     }
+
+    fn list_unavailable(&self) -> Problem {
+        let detail = if let AuthMode::Oidc(_) = self.mode {
+            "the list of sessions cannot be read right now"
+        } else {
+            "the member list cannot be read right now"
+        };
+        Problem::new(&LEDGER_UNAVAILABLE).detail(detail).retry_after(RETRY_AFTER)
+    }
+}
+
+/// A new session.
+pub struct LoggedIn {
+    pub cookie: Zeroizing<String>,
+    pub lifetime: Duration,
+    pub return_path: String,
+}
+
+/// Returns 256 random bits as text.
+fn random_value() -> Result<Zeroizing<String>, Denied> {
+    token::random().map_err(|error| {
+        error!(%error, "random number generator failed");
+        Denied::Unavailable(RETRY_AFTER)
+    })
+}
+
+impl From<Unavailable> for Denied {
+    fn from(_: Unavailable) -> Self {
+        Self::Unavailable(RETRY_AFTER)
+    }
 }
 
 fn rate_limited(detail: &'static str, retry_after: Duration) -> Problem {
     Problem::new(&RATE_LIMITED).detail(detail).retry_after(retry_after)
-}
-
-fn members_unavailable() -> Problem {
-    Problem::new(&LEDGER_UNAVAILABLE)
-        .detail("the member list cannot be read right now")
-        .retry_after(member_cache::RETRY_AFTER)
 }
 
 #[cfg(test)]

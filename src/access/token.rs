@@ -1,6 +1,7 @@
 //! Generates and hashes tokens and cookies. The ledger stores keyed hashes only.
 
 use std::borrow::Cow;
+use std::collections::HashMap;
 use std::{fmt, io};
 
 use base64::Engine;
@@ -20,6 +21,7 @@ pub struct Secret {
     tokens: Zeroizing<[u8; 32]>,
     cookies: Zeroizing<[u8; 32]>,
     pub(super) quotes: Zeroizing<[u8; 32]>,
+    pub(super) sign_ins: Zeroizing<[u8; 32]>,
     /// Identifies the secret without revealing it.
     pub fingerprint: Digest,
 }
@@ -31,6 +33,7 @@ impl Secret {
             tokens: derive("tollgate 2026-11 hash of a member's token"),
             cookies: derive("tollgate 2026-11 hash of a login's cookie"),
             quotes: derive("tollgate 2026-11 authentication of a quote"),
+            sign_ins: derive("tollgate 2026-11 seal of a sign-in that has begun"),
             fingerprint: *derive("tollgate 2026-11 fingerprint of the secret"),
         }
     }
@@ -90,6 +93,12 @@ fn keyed_hash(key: &[u8; 32], text: &str) -> Digest {
 /// `blake3::Hash` compares in constant time; arrays do not.
 pub fn constant_time_eq(one: &Digest, other: &Digest) -> bool {
     blake3::Hash::from_bytes(*one) == blake3::Hash::from_bytes(*other)
+}
+
+/// The hash is keyed, so the map's timing reveals nothing; the final comparison is constant-time.
+pub(super) fn lookup<'a, T>(all: &'a HashMap<Digest, T>, id: &Digest) -> Option<&'a T> {
+    let (known, value) = all.get_key_value(id)?;
+    constant_time_eq(known, id).then_some(value)
 }
 
 /// Returns the part of a token that may be shown, or nothing if `token` is not one.

@@ -114,8 +114,8 @@ impl User {
             group: None,
             token: None,
             may_buy: self.may_buy.clone(),
-            revoked: None,
             expires_at: self.until,
+            ..Session::default()
         };
         let is_current = self.until.is_none_or(|until| clock::wall() < until);
         is_current.then(|| (Caller::Subject(Arc::clone(&self.id)), session))

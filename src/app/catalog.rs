@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::{SharedState, picture_host, terms};
-use crate::config::{PresetConfig, Settings, Target};
+use crate::config::{AccessMode, PresetConfig, Settings, Target};
 use crate::sandbox;
 
 pub(super) fn catalog_facts(
@@ -39,6 +39,11 @@ pub(super) fn catalog_facts(
     });
     if let Some(host) = picture_host(settings, shared) {
         facts["pictures"] = json!(host.url_of(""));
+    }
+    if let AccessMode::Oidc(oidc) = &settings.access.mode
+        && let Some(host) = oidc.login_host()
+    {
+        facts["login"] = json!(host);
     }
     if let Some(contact) = &page.contact {
         facts["contact"] = json!(contact);

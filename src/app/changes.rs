@@ -6,7 +6,7 @@ use tracing::warn;
 use url::Url;
 
 use crate::config::{
-    AccessMode, DatabaseUrl, JwtConfig, PostgresConfig, Settings, StoreConfig, Target,
+    AccessMode, DatabaseUrl, JwtConfig, OidcConfig, PostgresConfig, Settings, StoreConfig, Target,
 };
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,6 +75,7 @@ const SETTINGS: &[Setting] = &[
     row!(Applies "gateway.passthrough" = gateway.passthrough),
     row!(Refused "access.mode" by mode),
     row!(Refused "access.jwt" by jwt),
+    row!(Refused "access.oidc" by oidc),
     row!(Applies "access.allowed_origins" = access.allowed_origins),
     row!(Applies "access.may_buy" = access.may_buy),
     row!(Applies "limits.requests" = limits.requests),
@@ -128,6 +129,10 @@ fn mode(settings: &Settings) -> &'static str {
 
 fn jwt(settings: &Settings) -> Option<&JwtConfig> {
     if let AccessMode::Jwt(jwt) = &settings.access.mode { Some(jwt) } else { None }
+}
+
+fn oidc(settings: &Settings) -> Option<&OidcConfig> {
+    if let AccessMode::Oidc(oidc) = &settings.access.mode { Some(oidc) } else { None }
 }
 
 fn is_sandbox(settings: &Settings) -> bool {

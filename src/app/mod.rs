@@ -165,7 +165,11 @@ impl App {
             access: Arc::clone(&shared.access),
             routes: Arc::new(endpoints::route_table(
                 added.map(|one| (one.method, one.path)),
-                (shared.quotes.is_some(), settings.issuer().is_some()),
+                endpoints::Served {
+                    mcp: shared.quotes.is_some(),
+                    login_metadata: settings.issuer().is_some(),
+                    oidc: matches!(settings.access.mode, AccessMode::Oidc(_)),
+                },
             )),
             limiter,
             server: settings.server.clone(),
@@ -400,6 +404,7 @@ fn handlers(
         access: Arc::clone(&shared.access),
         refusal_log: Arc::clone(&shared.refusal_log),
         prefix: settings.server.prefix.clone(),
+        public_url: settings.server.public_url.clone(),
         catalog: PriceList::new(
             settings.catalog.clone(),
             settings.page.default_model.clone(),

@@ -17,6 +17,8 @@ use crate::config::{
 pub const KEY_VARIABLES: &[&str] = &["GATEWAY_API_KEY", "GATEWAY_API_KEY_FILE"];
 /// Read if `store.url` is `postgres`.
 const DATABASE_VARIABLES: &[&str] = &["DATABASE_URL", "DATABASE_URL_FILE"];
+/// Read if `access.mode` is `oidc`.
+const LOGIN_VARIABLES: &[&str] = &["OIDC_CLIENT_SECRET", "OIDC_CLIENT_SECRET_FILE"];
 const MAX_FILE_SIZE: u64 = 1 << 20;
 
 /// Reads settings from text, without a file or a `.env`; relative paths start at `folder`. Errors name the text
@@ -118,6 +120,7 @@ fn served_secrets(
         ("TOLLGATE_SECRET_FILE", named("TOLLGATE_SECRET_FILE")),
         ("TOLLGATE_WEBHOOK_SECRET_FILE", named("TOLLGATE_WEBHOOK_SECRET_FILE")),
         ("DATABASE_URL_FILE", named("DATABASE_URL_FILE")),
+        ("OIDC_CLIENT_SECRET_FILE", named("OIDC_CLIENT_SECRET_FILE")),
     ];
     let served = files
         .into_iter()
@@ -162,6 +165,7 @@ pub fn is_known(name: &str) -> bool {
     name.starts_with("TOLLGATE_")
         || KEY_VARIABLES.contains(&name)
         || DATABASE_VARIABLES.contains(&name)
+        || LOGIN_VARIABLES.contains(&name)
 }
 
 pub fn read_file(path: &Path) -> io::Result<Zeroizing<String>> {

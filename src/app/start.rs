@@ -14,7 +14,7 @@ use crate::access::jwt::JwtVerifier;
 use crate::access::member_cache::MemberCache;
 use crate::access::quote::QuoteSigner;
 use crate::access::token::Secret;
-use crate::access::{AuthMode, Authenticator};
+use crate::access::{AuthMode, Authenticator, OidcAccess};
 use crate::clock;
 use crate::config::{AccessMode, Settings, StoreConfig, Target, TlsConfig};
 use crate::downstream::RefusalLog;
@@ -42,7 +42,7 @@ pub struct Shutdown {
 }
 
 /// Starts the shared state, with which nothing can be bought until [`open`]. `admin` is the ops
-/// listener's address; `secret` is called only if members or agents may call; jobs and the sandbox run
+/// listener's address; `secret` is called only if tokens, cookies or quotes depend on it; jobs and the sandbox run
 /// on `runtime`.
 pub async fn prepare(
     settings: &Settings,
@@ -56,7 +56,7 @@ pub async fn prepare(
     let rate_limit =
         RateLimit::new(store.clone(), settings.gateway.rate_limit, shutdown.draining.clone());
     let metrics = Arc::new(Metrics::default());
-    let needs_secret = settings.mcp.enabled || settings.access.mode == AccessMode::Members;
+    let needs_secret = settings.mcp.enabled || settings.access.mode.has_tokens();
     let secret = needs_secret.then(secret).transpose()?;
     let ledger = store.clone();
     let signer = |secret: &Secret| Arc::new(QuoteSigner::new(secret, move || ledger.name()));
@@ -65,7 +65,12 @@ pub async fn prepare(
         (AccessMode::Members, Some(secret)) => {
             AuthMode::Members(MemberCache::new(store.clone(), secret))
         }
-        (AccessMode::Members, None) => return Err(io::Error::other("the secret was not read")),
+        (AccessMode::Oidc(config), Some(secret)) => {
+            AuthMode::Oidc(Box::new(OidcAccess::new(config, store.clone(), secret)))
+        }
+        (AccessMode::Members | AccessMode::Oidc(_), None) => {
+            return Err(io::Error::other("the secret was not read"));
+        }
         (AccessMode::Open, _) => AuthMode::Open,
         (AccessMode::Host, _) => AuthMode::Host,
         (AccessMode::Jwt(settings), _) => AuthMode::Jwt(JwtVerifier::new(settings)?),

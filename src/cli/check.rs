@@ -63,6 +63,7 @@ pub(super) async fn check(
         ("budgets", budgets(&settings.budget)),
         ("store", app::ledger::describe(settings)),
     ];
+    rows.extend(redirect_uri(settings));
     rows.extend(tls(settings).map(|tls| ("tls", tls)));
     rows.extend(webhooks(settings).map(|text| ("webhooks", text)));
     match format {
@@ -157,6 +158,19 @@ async fn check_ledger(settings: &Settings) -> Result<(), String> {
     })
 }
 
+/// Returns where the login service sends users back to.
+fn redirect_uri(Settings { server, access, .. }: &Settings) -> Option<(&'static str, String)> {
+    let AccessMode::Oidc(_) = access.mode else { return None };
+    let scheme = if server.tls.is_some() { "https" } else { "http" };
+    let own = || {
+        let address = server.addresses().first().map(ToString::to_string).unwrap_or_default();
+        format!("{scheme}://{address}")
+    };
+    let base = server.public_url.clone().unwrap_or_else(own);
+    let prefix = &server.prefix;
+    Some(("login", format!("register the redirect URI {base}{prefix}/bff/login/callback")))
+}
+
 /// Describes the gateway by its host alone, because a path may hold more than a terminal should.
 pub(super) fn gateway(target: &Target) -> String {
     match target {
@@ -173,6 +187,9 @@ pub(super) fn callers(mode: &AccessMode, members: Option<MemberCount>) -> String
     match (mode, members) {
         (AccessMode::Open, _) => "open: anyone who reaches the address, identified by IP".into(),
         (AccessMode::Jwt { .. }, _) => "jwt: users of the web app's own login".into(),
+        (AccessMode::Oidc(oidc), _) => {
+            format!("oidc: users who sign in at {}", oidc.login_host().unwrap_or_default())
+        }
         (AccessMode::Host, _) => "host: users of the application that embeds tollgate".into(),
         (AccessMode::Members, None) => "members: holders of a token".into(),
         (AccessMode::Members, Some(MemberCount { members: 0, .. })) => {

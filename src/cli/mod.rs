@@ -257,8 +257,8 @@ impl Cli {
             Command::Serve { .. } | Command::Check { .. }
                 if settings.access.mode == AccessMode::Host =>
             {
-                let why = "access.mode: expected \"open\", \"members\" or \"jwt\": \"host\" is for \
-                           applications that embed tollgate and name their users";
+                let why = "access.mode: expected \"open\", \"members\", \"jwt\" or \"oidc\": \"host\" is \
+                           for applications that embed tollgate and name their users";
                 Err(CommandError::usage(why))
             }
             Command::Serve { new_account } => serve(loaded, self.config, new_account, out).await,

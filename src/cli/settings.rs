@@ -219,6 +219,7 @@ fn readable_file_warnings(folder: &Path, environment: &Environment) -> Vec<Strin
         "TOLLGATE_SECRET_FILE",
         "TOLLGATE_WEBHOOK_SECRET_FILE",
         "DATABASE_URL_FILE",
+        "OIDC_CLIENT_SECRET_FILE",
     ];
     let open = files.into_iter().filter(is_open);
     let text = "any user of this machine can read the file; chmod 600 it";

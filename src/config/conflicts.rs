@@ -49,11 +49,23 @@ pub(super) fn conflicts(
             "at least \"1h\" with mcp.enabled, because a quote must not outlive its reply",
         ),
     ];
-    let rows = rows.into_iter().chain(picture_rows(settings, raw));
+    let rows =
+        rows.into_iter().chain(picture_rows(settings, raw)).chain([login_row(settings, raw)]);
     rows.filter(|(holds, ..)| *holds).map(|(_, name, text)| (name, text.to_owned()))
 }
 
 type Conflict = (bool, &'static str, &'static str);
+
+fn login_row(settings: &Settings, raw: &RawSettings) -> Conflict {
+    let is_oidc = matches!(settings.access.mode, AccessMode::Oidc(_));
+    (
+        // An invalid value is reported already.
+        is_oidc && !settings.is_local_only() && raw.location_of("server.public_url").is_none(),
+        "access.mode",
+        "server.public_url with \"oidc\" beyond loopback, because the login service sends users \
+         back there",
+    )
+}
 
 fn picture_rows(settings: &Settings, raw: &RawSettings) -> [Conflict; 3] {
     let Settings { server, page, store, .. } = settings;
@@ -80,8 +92,8 @@ fn picture_rows(settings: &Settings, raw: &RawSettings) -> [Conflict; 3] {
 /// Returns what each server has for itself, and a shared ledger cannot use.
 fn shared_ledger_rows(settings: &Settings, is_sandbox: bool) -> [Conflict; 2] {
     let is_shared = matches!(settings.store, StoreConfig::Postgres(_));
-    // Both depend on the secret: members' tokens, and agents' quotes.
-    let needs_secret = settings.access.mode == AccessMode::Members || settings.mcp.enabled;
+    // They depend on the secret: tokens, cookies, and agents' quotes.
+    let needs_secret = settings.access.mode.has_tokens() || settings.mcp.enabled;
     [
         (
             is_shared && is_sandbox,

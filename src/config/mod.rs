@@ -6,6 +6,7 @@ mod conflicts;
 mod error;
 mod listen;
 mod models;
+mod oidc;
 mod raw;
 mod read;
 mod secrets;
@@ -25,6 +26,7 @@ use url::Url;
 
 pub use error::{Location, SettingError, redact_keys};
 pub use listen::Listen;
+pub use oidc::{AllowRule, ClientSecret, OidcConfig};
 pub use secrets::{DatabaseUrl, Key, SecretText};
 pub use sections::{Environment, SettingsSource};
 pub use webhooks::{AlertsConfig, WebhookConfig, WebhookSecret, WebhooksConfig};
@@ -231,16 +233,23 @@ pub enum AccessMode {
     Open,
     Members,
     Jwt(Box<JwtConfig>),
+    Oidc(Box<OidcConfig>),
     /// Only for applications that embed the proxy, which name their users.
     Host,
 }
 
 impl AccessMode {
+    /// Returns whether tollgate issues tokens and cookies, which depend on its secret.
+    pub const fn has_tokens(&self) -> bool {
+        matches!(self, Self::Members | Self::Oidc(_))
+    }
+
     pub const fn name(&self) -> &'static str {
         match self {
             Self::Open => "open",
             Self::Members => "members",
             Self::Jwt(_) => "jwt",
+            Self::Oidc(_) => "oidc",
             Self::Host => "host",
         }
     }
@@ -248,9 +257,15 @@ impl AccessMode {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JwtConfig {
+    pub token: TokenRules,
+    pub jwks: JwksSource,
+}
+
+/// What a token must say, and which of its claims grant something.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TokenRules {
     pub issuer: String,
     pub audience: String,
-    pub jwks: JwksSource,
     pub leeway: Duration,
     pub role_claim: Option<ClaimPath>,
     pub budget_claim: Option<ClaimPath>,
@@ -423,7 +438,7 @@ impl Settings {
 
     /// Returns the issuer of callers' tokens if they come from the web app's own login.
     pub fn issuer(&self) -> Option<&str> {
-        if let AccessMode::Jwt(jwt) = &self.access.mode { Some(&jwt.issuer) } else { None }
+        if let AccessMode::Jwt(jwt) = &self.access.mode { Some(&jwt.token.issuer) } else { None }
     }
 
     /// Returns whether only users of this machine can call.

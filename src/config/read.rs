@@ -231,6 +231,11 @@ impl Section<'_> {
         self.reader.errors.push(SettingError::new(location.clone(), text));
     }
 
+    /// Adds an error about something other than a setting of this table.
+    pub(super) fn report(&mut self, location: Location, expected: impl Into<String>) {
+        self.reader.errors.push(SettingError::new(location, expected));
+    }
+
     pub(super) fn section_error(&mut self, expected: &str) {
         let text = format!("{}: {expected}", self.path);
         self.reader.errors.push(SettingError::new(self.location.clone(), text));

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use zeroize::Zeroizing;
 
-use super::SettingsSource;
 use super::error::{Location, SettingError};
+use super::{ClientSecret, SettingsSource};
 use crate::contract::wire::{KEY_PREFIX, MAX_KEYS};
 
 /// A shorter secret could be guessed from a stolen ledger.
@@ -128,6 +128,15 @@ pub(super) fn database_url(
     let names = ("DATABASE_URL", "DATABASE_URL_FILE");
     let (location, text) = read_secret(source, "database's address", names)?;
     Some((location, text.map(|text| DatabaseUrl::new(&text))))
+}
+
+/// Returns the secret of our client at the login service; `None` if it is not set.
+pub(super) fn client_secret(
+    source: &SettingsSource<'_>,
+) -> Option<(Location, Result<ClientSecret, String>)> {
+    let names = ("OIDC_CLIENT_SECRET", "OIDC_CLIENT_SECRET_FILE");
+    let (location, text) = read_secret(source, "client's secret", names)?;
+    Some((location, text.and_then(|text| ClientSecret::new(&text).map_err(str::to_owned))))
 }
 
 /// Returns the keys; `None` if none are set. Invalid keys are reported in `errors`.

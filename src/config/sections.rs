@@ -10,14 +10,15 @@ use zeroize::Zeroizing;
 
 use super::conflicts::conflicts;
 use super::error::{Location, SettingError};
+use super::oidc::oidc;
 use super::raw::RawSettings;
 use super::read::{Section, SettingsReader};
 use super::server::server;
 use super::{
-    AccessConfig, AccessMode, BudgetConfig, ClaimPath, DEFAULT_OPS, GatewayConfig, JobsConfig,
-    JwksSource, JwtConfig, Key, LimitsConfig, Listen, LogConfig, McpConfig, PageConfig, Parsed,
+    AccessConfig, AccessMode, BudgetConfig, DEFAULT_OPS, GatewayConfig, JobsConfig, JwksSource,
+    JwtConfig, Key, LimitsConfig, Listen, LogConfig, McpConfig, PageConfig, Parsed,
     PassthroughConfig, PresetConfig, PurchaseConfig, RequestLimit, SandboxConfig, Settings, Target,
-    models, secrets, store, value, webhooks,
+    TokenRules, models, secrets, store, value, webhooks,
 };
 use crate::contract::catalog::{Catalog, Service};
 use crate::contract::money::{Period, SpendLimit, Usd};
@@ -106,7 +107,7 @@ fn interpret(
             section.text("listen", Listen::parse_tcp, DEFAULT_OPS.into())
         }),
         access: reader.section(raw, "access", |section| {
-            access(section, folder, (&catalog, &gateway.passthrough))
+            access(section, source, (&catalog, &gateway.passthrough))
         }),
         gateway,
         secret: secrets::secret(source, &mut reader.errors),
@@ -232,25 +233,47 @@ fn passthrough(section: &mut Section<'_>) -> Vec<PassthroughConfig> {
 
 fn access(
     section: &mut Section<'_>,
-    folder: &Path,
+    source: &SettingsSource<'_>,
     (catalog, passthrough): (&Catalog, &[PassthroughConfig]),
 ) -> AccessConfig {
     let known_mode = |text: &str| match text {
-        "open" | "members" | "jwt" | "host" => Ok(text.to_owned()),
-        _ => Err("expected \"open\", \"members\", \"jwt\" or \"host\"".into()),
+        "open" | "members" | "jwt" | "oidc" | "host" => Ok(text.to_owned()),
+        _ => Err("expected \"open\", \"members\", \"jwt\", \"oidc\" or \"host\"".into()),
     };
     let mode = section.text("mode", known_mode, "open".to_owned());
     let allowed_origins = section.list("allowed_origins", value::origin, Vec::new());
-    match (&*mode, section.has("jwt")) {
-        ("jwt", false) => section.error("mode", "expected a table [access.jwt] with this mode"),
-        ("jwt", true) | (_, false) => {}
-        (_, true) => section.error("jwt", "expected access.mode = \"jwt\" with this table"),
+    for (name, needed, unexpected) in [
+        (
+            "jwt",
+            "expected a table [access.jwt] with this mode",
+            "expected access.mode = \"jwt\" with this table",
+        ),
+        (
+            "oidc",
+            "expected a table [access.oidc] with this mode",
+            "expected access.mode = \"oidc\" with this table",
+        ),
+    ] {
+        match (mode == name, section.has(name)) {
+            (true, false) => section.error("mode", needed),
+            (false, true) => section.error(name, unexpected),
+            (true, true) | (false, false) => {}
+        }
     }
-    let jwt = section.table("jwt", |section| jwt(section, folder)).flatten();
-    let mode = match (&*mode, jwt) {
-        ("jwt", Some(jwt)) => AccessMode::Jwt(Box::new(jwt)),
-        ("members", _) => AccessMode::Members,
-        ("host", _) => AccessMode::Host,
+    let jwt = section.table("jwt", |section| jwt(section, source.folder)).flatten();
+    let client_secret = if mode == "oidc" {
+        secrets::client_secret(source).and_then(|(location, secret)| {
+            secret.map_err(|expected| section.report(location, expected)).ok()
+        })
+    } else {
+        None
+    };
+    let oidc = section.table("oidc", |section| oidc(section, client_secret)).flatten();
+    let mode = match (&*mode, jwt, oidc) {
+        ("jwt", Some(jwt), _) => AccessMode::Jwt(Box::new(jwt)),
+        ("oidc", _, Some(oidc)) => AccessMode::Oidc(Box::new(oidc)),
+        ("members", ..) => AccessMode::Members,
+        ("host", ..) => AccessMode::Host,
         _ => AccessMode::Open,
     };
     AccessConfig { mode, allowed_origins, may_buy: models::may_buy(section, catalog, passthrough) }
@@ -261,22 +284,16 @@ fn jwt(section: &mut Section<'_>, folder: &Path) -> Option<JwtConfig> {
     let audience = section.required("audience", value::line);
     let jwks = section.required("jwks", jwks);
     let leeway = section.text("leeway", leeway, secs(60));
-    let role_claim = section.nullable("role_claim", claim);
-    let budget_claim = section.nullable("budget_claim", claim);
-    let may_buy_claim = section.nullable("may_buy_claim", claim);
+    let role_claim = section.nullable("role_claim", value::claim);
+    let budget_claim = section.nullable("budget_claim", value::claim);
+    let may_buy_claim = section.nullable("may_buy_claim", value::claim);
     let jwks = match jwks? {
         JwksSource::File(file) => JwksSource::File(folder.join(file)),
         address @ JwksSource::Url(_) => address,
     };
-    Some(JwtConfig {
-        issuer: issuer?,
-        audience: audience?,
-        jwks,
-        leeway,
-        role_claim,
-        budget_claim,
-        may_buy_claim,
-    })
+    let (issuer, audience) = (issuer?, audience?);
+    let token = TokenRules { issuer, audience, leeway, role_claim, budget_claim, may_buy_claim };
+    Some(JwtConfig { token, jwks })
 }
 
 fn jwks(text: &str) -> Parsed<JwksSource> {
@@ -291,16 +308,6 @@ fn leeway(text: &str) -> Parsed<Duration> {
         leeway if leeway <= MAX_LEEWAY => Ok(leeway),
         _ => Err("expected a time of at most \"5m\"".into()),
     }
-}
-
-/// Parses a name or a JSON pointer.
-fn claim(text: &str) -> Parsed<ClaimPath> {
-    if !text.starts_with('/') {
-        return value::line(text).map(|name| ClaimPath(vec![name]));
-    }
-    let pointer = value::pointer(text)?;
-    let unescaped = |step: &str| step.replace("~1", "/").replace("~0", "~");
-    Ok(ClaimPath(pointer.split('/').skip(1).map(unescaped).collect()))
 }
 
 fn limits(section: &mut Section<'_>) -> LimitsConfig {

@@ -38,6 +38,10 @@ kinds! {
         title: "The Idempotency-Key is invalid",
         advice: "Send one Idempotency-Key of 1 to 255 visible ASCII characters, such as a UUID.",
     }
+    LOGIN_EXPIRED = BAD_REQUEST, "login_expired", charged: No {
+        title: "This sign-in is unknown or has expired",
+        advice: "Sign in again.",
+    }
     MISSING_CREDENTIALS = UNAUTHORIZED, "missing_credentials", charged: No {
         title: "This endpoint needs credentials",
         advice: "Sign in, or send Authorization: Bearer with your token.",
@@ -150,6 +154,10 @@ kinds! {
     DRAINING = SERVICE_UNAVAILABLE, "draining", charged: No {
         title: "The server is shutting down",
         advice: "Nothing was bought. Try again in a moment.",
+    }
+    LOGIN_UNAVAILABLE = SERVICE_UNAVAILABLE, "login_unavailable", charged: No {
+        title: "The login service cannot sign you in right now",
+        advice: "Try again in a moment.",
     }
     LEDGER_UNAVAILABLE = SERVICE_UNAVAILABLE, "ledger_unavailable", charged: No {
         title: "Spending cannot be recorded right now",

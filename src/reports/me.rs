@@ -48,6 +48,9 @@ impl MeReport {
                 "wait_seconds": clock::ceil_seconds(self.rate_limit.expected_wait()),
             },
         });
+        if let Some(name) = &session.display_name {
+            document["caller"]["display_name"] = json!(&**name);
+        }
         if let Some(group) = &session.group {
             document["group"] = json!(&**group);
         }
@@ -163,6 +166,8 @@ fn caller_body(caller: &Caller, role: Role) -> Value {
     match caller {
         Caller::Address(_) => json!({"kind": "address"}),
         Caller::Member(name) => json!({"kind": "member", "name": &**name, "role": role.name()}),
-        Caller::Subject(name) => json!({"kind": "subject", "name": &**name, "role": role.name()}),
+        Caller::Subject(name) => {
+            json!({"kind": "subject", "name": &**name, "role": role.name()})
+        }
     }
 }

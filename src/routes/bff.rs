@@ -5,8 +5,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::header::{CACHE_CONTROL, HeaderName, LINK, SET_COOKIE};
 use http::{HeaderValue, StatusCode};
+use serde_json::json;
 
-use super::{HandlerContext, purchases};
+use super::{HandlerContext, login, purchases};
 use crate::access::cookie::{Transport, check_csrf_header};
 use crate::access::{Credentials, LOGIN_LIFETIME};
 use crate::downstream::Call;
@@ -68,25 +69,35 @@ pub(super) async fn log_in(cx: HandlerContext) -> HandlerResult {
     let (access, call) = (&cx.handlers.access, &cx.call);
     access.members()?;
     if call.transport == Transport::Plain {
-        return Err(Problem::new(&FORBIDDEN).detail(
-            "sign-in needs https, because plain http would expose the token. Behind a TLS proxy, \
-             list it in server.trusted_proxies and have it set X-Forwarded-Proto",
-        ));
+        return Err(Problem::new(&FORBIDDEN).detail(login::NEEDS_HTTPS));
     }
     let login = validate::log_in(&call.body)?;
     // The new session replaces the browser's current one.
     let current = session_cookie(&cx)?;
     let admit = |member: &_| cx.handlers.me.limiter.take_login(member);
     let cookie = access.log_in(login.get(), current, &call.caller, admit).await?;
-    Ok(no_content(call.transport.set_cookie(&cookie, LOGIN_LIFETIME)))
+    Ok(no_content([call.transport.set_cookie(&cookie, LOGIN_LIFETIME)]))
 }
 
 pub(super) async fn log_out(cx: HandlerContext) -> HandlerResult {
-    cx.handlers.access.members()?;
-    if let Some(value) = session_cookie(&cx)? {
-        cx.handlers.access.log_out(value).await?;
+    let access = &cx.handlers.access;
+    if !access.has_logins() {
+        access.members()?;
     }
-    Ok(no_content(cx.call.transport.set_cookie("", Duration::ZERO)))
+    let end = match session_cookie(&cx)? {
+        Some(value) => access.log_out(value).await?,
+        None => None,
+    };
+    let transport = cx.call.transport;
+    let session = transport.set_cookie("", Duration::ZERO);
+    let login = access.members().is_err().then(|| login::clear_login_cookie(transport)).flatten();
+    let mut response = no_content([session, login]);
+    if let Some(address) = end {
+        let mut body = response::json(StatusCode::OK, &json!({ "continue": address }));
+        body.headers_mut().extend(response.headers_mut().drain());
+        response = body;
+    }
+    Ok(response)
 }
 
 /// Returns the session cookie, which needs the CSRF header beside it.
@@ -100,10 +111,12 @@ fn session_cookie(cx: &HandlerContext) -> Result<Option<&str>, Problem> {
     Ok(if let Credentials::Cookie(value) = credentials { Some(value) } else { None })
 }
 
-fn no_content(cookie: Option<HeaderValue>) -> Response {
+fn no_content<const N: usize>(cookies: [Option<HeaderValue>; N]) -> Response {
     let mut response = response::with_headers(Response::default(), [(CACHE_CONTROL, "no-store")]);
     *response.status_mut() = StatusCode::NO_CONTENT;
-    response.headers_mut().extend(cookie.map(|cookie| (SET_COOKIE, cookie)));
+    for cookie in cookies.into_iter().flatten() {
+        response.headers_mut().append(SET_COOKIE, cookie);
+    }
     response
 }
 

@@ -4,6 +4,7 @@ pub mod api;
 mod bff;
 pub mod catalog;
 pub mod endpoints;
+mod login;
 #[cfg(feature = "mcp")]
 pub mod mcp;
 #[cfg(feature = "openai")]
@@ -49,6 +50,8 @@ pub struct Handlers {
     pub refusal_log: Arc<RefusalLog>,
     /// `server.prefix`.
     pub prefix: String,
+    /// `server.public_url`.
+    pub public_url: Option<String>,
     pub catalog: catalog::PriceList,
     /// `access.may_buy`.
     pub may_buy: Selection,

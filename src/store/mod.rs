@@ -22,6 +22,7 @@ pub mod postgres;
 mod reason;
 mod rules;
 pub mod sqlite;
+mod subject;
 #[cfg(feature = "postgres")]
 pub mod transfer;
 mod verbs;
@@ -45,6 +46,7 @@ pub use model::{
 pub use outbox::{Alert, OutboxEvent, Subscription, WebhookId};
 pub use reason::{Cause, Reason};
 pub use sqlite::{Backup, LockHolder, OpenError, Opening, host_name};
+pub use subject::{Subject, SubjectLogin, SubjectTerms};
 
 /// The store cannot record anything now, so nothing may be bought.
 #[derive(Clone, Debug, thiserror::Error)]

@@ -11,7 +11,7 @@ use super::{
     Digest, Evidence, Held, Job, KeptLimit, KeptReply, LedgerTotals, LoginSession, Member,
     MemberChange, MemberError, OutboxEvent, PeriodSpend, PurchaseId, PurchaseRecord,
     RemainingCredit, Reservation, ReserveError, Settlement, SlotId, Snapshot, SpendRow,
-    StatusUpdate, Store, StoreOp, Subscription, Unavailable, WebhookId,
+    StatusUpdate, Store, StoreOp, SubjectLogin, Subscription, Unavailable, WebhookId,
 };
 use crate::contract::event::EventKind;
 use crate::contract::money::Usd;
@@ -251,6 +251,20 @@ impl Store {
         /// Returns a number that changes with every change of members or logins, in any process. It
         /// is cheap to poll.
         members_version() -> u64, other("members_version");
+    }
+}
+
+/// Users of a login service. A change counts in [`members_version`](Store::members_version), too.
+impl Store {
+    requests! {
+        /// Adds a session, and records what the login service said. Deletes what has expired, and
+        /// the user's oldest session beyond a hundred.
+        sign_in(login: &SubjectLogin) -> (), other("sign_in");
+
+        sign_out(id: Digest) -> (), other("sign_out");
+
+        /// Returns the sessions that have not expired.
+        subject_logins() -> Vec<SubjectLogin>, other("subject_logins");
     }
 }
 

@@ -9,7 +9,7 @@ use http::header::{
     ACCEPT, CACHE_CONTROL, CONTENT_DISPOSITION, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_RANGE,
     CONTENT_TYPE, ETAG, HeaderName, HeaderValue, LAST_MODIFIED, RANGE,
 };
-use http::{HeaderMap, Method, Response, StatusCode};
+use http::{HeaderMap, Method, Response, StatusCode, response};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::body::Incoming;
 use tokio::time::{timeout, timeout_at};
@@ -49,14 +49,30 @@ pub async fn fetch_document(
     max_size: usize,
     max_time: Duration,
 ) -> io::Result<FetchedDocument> {
+    let json = HeaderValue::from_static("application/jwk-set+json, application/json");
+    let accept = HeaderMap::from_iter([(ACCEPT, json)]);
+    let request = (Method::GET, Bytes::new());
+    let (head, body) = exchange(address, request, accept, (max_size, max_time)).await?;
+    if head.status != StatusCode::OK {
+        return Err(io::Error::other(format!("the server returned {}", head.status)));
+    }
+    Ok(FetchedDocument { body, max_age: max_age(&head.headers) })
+}
+
+/// Sends a request and reads the whole reply. Errors contain no text of the reply.
+pub(super) async fn exchange(
+    address: &Url,
+    request: (Method, Bytes),
+    headers: HeaderMap,
+    (max_size, max_time): (usize, Duration),
+) -> io::Result<(response::Parts, Bytes)> {
     let unreachable =
         |error: io::Error| io::Error::new(error.kind(), format!("no connection: {error}"));
     let fetched = async {
         let connector = Connector::new(address, max_time).map_err(unreachable)?;
         let connection = connector.open().await.map_err(unreachable)?;
-        let json = HeaderValue::from_static("application/jwk-set+json, application/json");
-        let accept = HeaderMap::from_iter([(ACCEPT, json)]);
-        let reply = send(connection, address, Method::GET, (accept, Bytes::new())).await;
+        let (method, body) = request;
+        let reply = send(connection, address, method, (headers, body)).await;
         let (head, body) = reply
             .map_err(|error| {
                 if matches!(error, Error::ClosedBeforeSend) {
@@ -65,9 +81,6 @@ pub async fn fetch_document(
                 io::Error::other(error)
             })?
             .into_parts();
-        if head.status != StatusCode::OK {
-            return Err(io::Error::other(format!("the server returned {}", head.status)));
-        }
         if head.headers.get(CONTENT_ENCODING).is_some_and(|encoding| encoding != "identity") {
             return Err(io::Error::other("the reply has a content encoding"));
         }
@@ -77,7 +90,7 @@ pub async fn fetch_document(
             }
             io::Error::other(format!("the connection was lost: {error}"))
         })?;
-        Ok(FetchedDocument { body: body.to_bytes(), max_age: max_age(&head.headers) })
+        Ok((head, body.to_bytes()))
     };
     timeout(max_time, fetched).await.unwrap_or_else(|_elapsed| {
         let text = format!("no complete reply within {max_time:?}");

@@ -15,6 +15,7 @@ mod gateway;
 mod pool;
 pub mod rate_limit;
 mod reply;
+pub mod token_endpoint;
 
 use std::future::Ready;
 use std::sync::Arc;

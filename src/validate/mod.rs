@@ -27,8 +27,8 @@ pub use chat::{ChatRules, chat};
 pub use image_url::image_url;
 pub use may_buy::may_buy;
 pub use query::{
-    MAX_JOBS, UsageDays, UsageFormat, admin_usage, job_ids, no_query, request_id, too_many_rows,
-    usage_days, video_status,
+    MAX_JOBS, UsageDays, UsageFormat, admin_usage, job_ids, login_return, no_query, request_id,
+    too_many_rows, usage_days, video_status,
 };
 pub use rule::{IgnoredFields, nearest};
 pub use video::{VideoOrder, video};

@@ -24,6 +24,7 @@ const PROBLEMS = {
   malformed_request: ['The service could not read the request.', 'again'],
   malformed_json: ['The service could not read the request.', 'again'],
   invalid_idempotency_key: ['The service rejected the key of this purchase.', 'again'],
+  login_expired: ['This sign-in has expired.', 'again'],
   missing_credentials: ['Please sign in first.', 'again'],
   invalid_credentials: ['Your sign-in has ended. Please sign in again.', 'again'],
   budget_exhausted: ['Your budget does not cover this.', 'edit'],
@@ -52,6 +53,7 @@ const PROBLEMS = {
   gateway_busy: ['The AI gateway is busy.', 'again'],
   overloaded: ['The service is busy.', 'again'],
   draining: ['The service is restarting.', 'again'],
+  login_unavailable: ['The login service cannot sign you in.', 'again'],
   ledger_unavailable: ['Spending cannot be recorded right now, so nothing was sent.', 'again'],
 };
 

@@ -12,6 +12,7 @@ const EXAMPLES: &[&str] = &[
     "server.tls",
     "gateway.base_url",
     "access.jwt",
+    "access.oidc",
     "budget.total",
     "budget.caller",
     "models.chat",
@@ -105,19 +106,25 @@ fn shipped_settings_file_lists_every_setting_once_in_order() {
     }
 }
 
+/// Each needs a mode of its own.
+const LOGINS: [&str; 2] = ["access.jwt", "access.oidc"];
+
 #[test]
 fn shipped_settings_file_loads_with_every_setting_uncommented() {
     let secret = "whsec_MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY=";
     let live = [("GATEWAY_API_KEY", "svc_sk_example"), ("TOLLGATE_WEBHOOK_SECRET", secret)];
-    let file = uncommented(&shipped(), |name| name != "access.jwt");
+    let file = uncommented(&shipped(), |name| !LOGINS.contains(&name));
     let config = read(&file, &live).expect("every example is right");
     assert!(matches!(config.gateway.target, Target::Live { .. }));
     assert_eq!(config.store.path(), Some(Path::new("tollgate.db")));
     assert!(config.budget.caller.day.is_some());
     assert_eq!(config.webhooks.targets.len(), 1);
     assert!(config.catalog.chat_model("new-model").is_some());
-    let file = uncommented(&shipped(), |name| name == "access.jwt");
-    assert!(read(&file, &[("TOLLGATE_ACCESS__MODE", "jwt")]).is_ok());
+    for login in LOGINS {
+        let file = uncommented(&shipped(), |name| name == login);
+        let mode = login.trim_start_matches("access.");
+        assert!(read(&file, &[("TOLLGATE_ACCESS__MODE", mode)]).is_ok(), "{login}");
+    }
 }
 
 #[test]

@@ -20,6 +20,7 @@ mod jwt;
 mod jwt_subjects;
 mod limits;
 mod log;
+mod login_service;
 mod members;
 mod metrics;
 mod money_is_held_before_anything_is_sent;

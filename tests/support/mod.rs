@@ -16,6 +16,7 @@ pub(crate) mod gate;
 pub(crate) mod in_process;
 pub(crate) mod log;
 pub(crate) mod login;
+pub(crate) mod login_service;
 pub(crate) mod members;
 #[expect(dead_code, reason = "tests of the stores use the rest")]
 pub(crate) mod postgres;

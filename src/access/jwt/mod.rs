@@ -4,7 +4,8 @@
 //! algorithms. A token that no key could validate never triggers a fetch.
 
 mod claims;
-mod key_cache;
+mod id_token;
+pub(super) mod key_cache;
 mod key_set;
 
 use std::path::Path;
@@ -19,18 +20,20 @@ use moka::future::Cache;
 
 use super::{Denied, Session};
 use crate::clock;
-use crate::config::{JwksSource, JwtConfig};
+use crate::config::{JwksSource, JwtConfig, TokenRules};
 use crate::store::Caller;
 use claims::{Claims, JsonObject, Malformed};
 use key_cache::{FetchError, KeyCache, KeySource, MIN_FETCH_INTERVAL};
 use key_set::{KeyLookup, KeySet, algorithm};
+
+pub(super) use id_token::{Proof, ProofError, SignedIn};
 
 const CACHE_TTL: Duration = Duration::from_secs(60);
 const CACHE_CAPACITY: u64 = 10_000;
 
 #[derive(Clone)]
 pub struct JwtVerifier {
-    config: Arc<JwtConfig>,
+    rules: Arc<TokenRules>,
     keys: Arc<KeyCache>,
     verified: Cache<[u8; 32], Verified>,
 }
@@ -46,7 +49,7 @@ struct Verified {
 impl JwtVerifier {
     /// Reads a key file, which must hold a usable key. A URL is first fetched by [`Self::run`].
     pub fn new(settings: &JwtConfig) -> io::Result<Self> {
-        let verifier = Self::with_source(settings, key_cache::key_source(&settings.jwks));
+        let verifier = Self::with_source(&settings.token, key_cache::key_source(&settings.jwks));
         if let JwksSource::File(path) = &settings.jwks {
             verifier.load(path).map_err(|error| {
                 io::Error::other(format!("access.jwt.jwks: {}: {error}", path.display()))
@@ -61,9 +64,9 @@ impl JwtVerifier {
         if usable == 0 { Err("it contains no usable key".into()) } else { Ok(()) }
     }
 
-    fn with_source(settings: &JwtConfig, source: KeySource) -> Self {
+    pub(super) fn with_source(rules: &TokenRules, source: KeySource) -> Self {
         Self {
-            config: Arc::new(settings.clone()),
+            rules: Arc::new(rules.clone()),
             keys: Arc::new(KeyCache::new(source)),
             verified: Cache::builder().max_capacity(CACHE_CAPACITY).time_to_live(CACHE_TTL).build(),
         }
@@ -75,6 +78,13 @@ impl JwtVerifier {
 
     pub fn refetch(&self) {
         self.keys.refetch();
+    }
+
+    /// Waits for the first keys, for as long as a fetch may take.
+    pub(super) async fn wait_for_keys(&self) {
+        if self.keys.current().is_none() {
+            self.keys.refetched(None).await;
+        }
     }
 
     /// Calls `admit` before the signature is verified, which is the only expensive step.
@@ -109,10 +119,22 @@ impl JwtVerifier {
         admit: impl FnOnce() -> Result<(), Denied>,
     ) -> Result<Verified, Denied> {
         let token = Token::read(token).map_err(|_| Denied::Invalid)?;
-        let claims = Claims::read(&token.claims, &self.config, clock::wall());
+        let claims = Claims::read(&token.claims, &self.rules, clock::wall());
         let Claims { subject, role, own_budget, may_buy, expires_at } =
             claims.map_err(|_| Denied::Invalid)?;
-        let set = self.keys_for(&token).await?;
+        let fingerprint = self.check_signature(&token, admit).await?;
+        let expires_at = Some(expires_at);
+        let session = Session { role, own_budget, may_buy, expires_at, ..Session::default() };
+        Ok(Verified { caller: Caller::Subject(subject), session, fingerprint })
+    }
+
+    /// Returns the fingerprint of the key set that verified the token.
+    async fn check_signature(
+        &self,
+        token: &Token<'_>,
+        admit: impl FnOnce() -> Result<(), Denied>,
+    ) -> Result<blake3::Hash, Denied> {
+        let set = self.keys_for(token).await?;
         let KeyLookup::Key(key) = set.find(token.kid.as_deref(), token.algorithm) else {
             return Err(Denied::Invalid);
         };
@@ -121,14 +143,7 @@ impl JwtVerifier {
         if !crypto::verify(token.signature, signed, key, token.algorithm).unwrap_or(false) {
             return Err(Denied::Forged);
         }
-        let session = Session {
-            role,
-            own_budget,
-            may_buy,
-            expires_at: Some(expires_at),
-            ..Session::default()
-        };
-        Ok(Verified { caller: Caller::Subject(subject), session, fingerprint: set.fingerprint })
+        Ok(set.fingerprint)
     }
 
     /// Returns the current keys, or newer ones if the token's `kid` is unknown.
@@ -146,18 +161,21 @@ impl JwtVerifier {
 
 impl fmt::Debug for JwtVerifier {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("JwtVerifier").field("config", &self.config).finish_non_exhaustive()
+        f.debug_struct("JwtVerifier").field("rules", &self.rules).finish_non_exhaustive()
     }
 }
 
 const MAX_TOKEN: usize = 8 * 1_024;
 /// Plain tokens and access tokens (RFC 9068); others, such as `logout+jwt`, are rejected.
 const TOKEN_TYPES: &[&str] = &["jwt", "at+jwt", "application/jwt", "application/at+jwt"];
+const ACCESS_TOKEN_TYPES: &[&str] = &["at+jwt", "application/at+jwt"];
 /// Header members that change how the token is read. None is supported.
 const REJECTED_HEADERS: &[&str] = &["crit", "zip", "enc", "b64", "cty"];
 
 struct Token<'a> {
     algorithm: Algorithm,
+    /// Whether its type says that it is one (RFC 9068).
+    is_access_token: bool,
     kid: Option<String>,
     claims: String,
     signed: &'a str,
@@ -174,20 +192,27 @@ impl<'a> Token<'a> {
         let header = decode_part(header)?;
         // Keys that the header refers to (`jku`, `jwk`, `x5u`, `x5c`) are ignored.
         let header = JsonObject::read(&header)?;
-        let is_type =
-            |name: String| TOKEN_TYPES.iter().any(|known| name.eq_ignore_ascii_case(known));
-        let is_accepted = header.optional("typ")?.is_none_or(is_type);
+        let is_one_of = |name: &String, known: &[&str]| {
+            known.iter().any(|known| name.eq_ignore_ascii_case(known))
+        };
+        let kind: Option<String> = header.optional("typ")?;
+        let is_accepted = kind.as_ref().is_none_or(|kind| is_one_of(kind, TOKEN_TYPES));
         if !is_accepted || REJECTED_HEADERS.iter().any(|name| header.has(name)) {
             return Err(Malformed);
         }
         Ok(Self {
             algorithm: algorithm(&header.required::<String>("alg")?).ok_or(Malformed)?,
+            is_access_token: kind.is_some_and(|kind| is_one_of(&kind, ACCESS_TOKEN_TYPES)),
             kid: header.optional("kid")?,
             claims: decode_part(claims)?,
             signed,
             signature,
         })
     }
+}
+
+fn encode(bytes: &[u8]) -> String {
+    URL_SAFE_NO_PAD.encode(bytes)
 }
 
 /// The decoder rejects padding, whitespace and non-canonical trailing bits.

@@ -1,9 +1,11 @@
 use std::future::ready;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tokio::time::advance;
 
 use super::*;
+use crate::access::RETRY_AFTER;
 use crate::contract::money::Usd;
 use crate::store::{
     HookFuture, MemberChange, Period, ReserveError, SpendLimit, StoreHook, StoreOp,

@@ -136,7 +136,7 @@ const ONE_ERROR: &[(&str, &str)] = &[
     ),
     (
         "[access]\nmode = 'closed'",
-        "2:8: access.mode: expected \"open\", \"members\", \"jwt\" or \"host\"",
+        "2:8: access.mode: expected \"open\", \"members\", \"jwt\", \"oidc\" or \"host\"",
     ),
     ("[access]\nmode = 'jwt'", "2:8: access.mode: expected a table [access.jwt]"),
     (

@@ -6,6 +6,7 @@ use super::*;
 use crate::contract::money::Period;
 
 mod faults;
+mod oidc;
 mod secrets;
 mod store;
 
@@ -156,8 +157,8 @@ fn relative_paths_start_at_the_folder_of_the_file() {
     assert_eq!(config.page.fallback.as_deref(), Some("index.html"));
     let AccessMode::Jwt(jwt) = config.access.mode else { panic!("not jwt") };
     assert_eq!(jwt.jwks, JwksSource::File("/etc/tollgate/jwks.json".into()));
-    assert_eq!(jwt.leeway, Duration::from_secs(60));
-    assert_eq!((jwt.role_claim, jwt.budget_claim), (None, None));
+    assert_eq!(jwt.token.leeway, Duration::from_secs(60));
+    assert_eq!((jwt.token.role_claim, jwt.token.budget_claim), (None, None));
 }
 
 #[test]
@@ -176,11 +177,11 @@ fn jwt_takes_a_jwks_url_and_claims_by_name_or_pointer() {
     let AccessMode::Jwt(jwt) = config.access.mode else { panic!("not jwt") };
     let JwksSource::Url(jwks) = jwt.jwks else { panic!("not an address") };
     assert_eq!(jwks.as_str(), "https://login.example.com/keys?p=sign-in");
-    assert_eq!(jwt.leeway, Duration::ZERO);
+    assert_eq!(jwt.token.leeway, Duration::ZERO);
     let path = ["realm_access", "a/b~c"].map(str::to_owned).to_vec();
-    assert_eq!(jwt.role_claim, Some(ClaimPath(path)));
+    assert_eq!(jwt.token.role_claim, Some(ClaimPath(path)));
     let name = vec!["https://app.example.com/budget".to_owned()];
-    assert_eq!(jwt.budget_claim, Some(ClaimPath(name)));
+    assert_eq!(jwt.token.budget_claim, Some(ClaimPath(name)));
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use url::{Host, Url};
 
-use super::{Network, Parsed, UNIX_PEER};
+use super::{ClaimPath, Network, Parsed, UNIX_PEER};
 use crate::contract::money::Usd;
 use crate::contract::wire;
 use crate::validate::image_url;
@@ -148,6 +148,16 @@ pub(super) fn pointer(text: &str) -> Parsed<String> {
         return Err("expected a JSON pointer such as \"/output/url\"".into());
     }
     Ok(text.to_owned())
+}
+
+/// Parses a name or a JSON pointer.
+pub(super) fn claim(text: &str) -> Parsed<ClaimPath> {
+    if !text.starts_with('/') {
+        return line(text).map(|name| ClaimPath(vec![name]));
+    }
+    let pointer = pointer(text)?;
+    let unescaped = |step: &str| step.replace("~1", "/").replace("~0", "~");
+    Ok(ClaimPath(pointer.split('/').skip(1).map(unescaped).collect()))
 }
 
 const API: &str = "/api/v1/";

@@ -33,7 +33,7 @@ use std::pin::Pin;
 
 use http::Method;
 
-use super::{HandlerContext, Handlers, api};
+use super::{HandlerContext, Handlers, api, login};
 use crate::downstream::route::{
     Auth, BodyKind, Class, CrossOrigin, DEFAULT_ROUTE, MCP_PATH, RESOURCE_METADATA_PATH, Route,
     RouteTable,
@@ -110,21 +110,34 @@ impl Endpoint {
     }
 }
 
+/// What the settings ask for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Served {
+    /// The endpoint for agents.
+    pub mcp: bool,
+    /// The address of the login whose tokens agents bring.
+    pub login_metadata: bool,
+    /// Sign-in by redirects.
+    pub oidc: bool,
+}
+
 /// Builds the table for the layers. All passthrough paths share two rows, so that labels and logs
 /// do not grow with the settings.
 ///
-/// Without `mcp`, its endpoints do not exist; without `jwt`, the address of the login does not.
+/// Endpoints that the settings do not ask for do not exist.
 pub fn route_table(
     passthrough: impl IntoIterator<Item = (Method, String)>,
-    (mcp, jwt): (bool, bool),
+    served: Served,
 ) -> RouteTable {
     let row = |method| PASSTHROUGH.iter().find(|endpoint| endpoint.route.method == method);
     let added = passthrough
         .into_iter()
         .filter_map(|(method, path)| row(method).map(|endpoint| (path, &endpoint.route)));
     let is_served = |route: &&Route| match route.path {
-        MCP_PATH => mcp,
-        RESOURCE_METADATA_PATH => mcp && jwt,
+        MCP_PATH => served.mcp,
+        RESOURCE_METADATA_PATH => served.mcp && served.login_metadata,
+        login::LOGIN if route.method == Method::GET => served.oidc,
+        login::CALLBACK => served.oidc,
         _ => true,
     };
     let rows = all().map(|endpoint| &endpoint.route).filter(is_served).collect();
@@ -144,15 +157,17 @@ pub(super) fn find(route: &Route) -> &'static Endpoint {
 mod tests {
     use super::*;
 
+    const EVERYTHING: Served = Served { mcp: true, login_metadata: true, oidc: true };
+
     fn code(method: Method, path: &str) -> &'static str {
-        route_table([], (true, true))
+        route_table([], EVERYTHING)
             .find(&method, path)
             .map_or_else(|problem| problem.kind().code, |_| "found")
     }
 
     #[test]
     fn route_matches_its_exact_path_only() {
-        let table = route_table([], (true, true));
+        let table = route_table([], EVERYTHING);
         for Endpoint { route, .. } in all() {
             assert_eq!(table.find(&route.method, route.path).unwrap(), route);
             assert_eq!(find(route).route, *route);
@@ -196,7 +211,7 @@ mod tests {
                 (Method::GET, "/api/v1/pricing"),
             ]
             .map(|(method, path)| (method, path.to_owned())),
-            (false, false),
+            Served::default(),
         );
         let [buy, read] = PASSTHROUGH else { panic!("two rows") };
         for (method, path, outcome) in [

@@ -15,7 +15,7 @@ pub(super) type SchemaRef = RefOr<Schema>;
 
 const CHARGED: [&str; 3] = ["no", "yes", "unknown"];
 const MODES: [&str; 2] = ["sandbox", "live"];
-const ACCESS: [&str; 4] = ["open", "members", "jwt", "host"];
+const ACCESS: [&str; 5] = ["open", "members", "jwt", "oidc", "host"];
 
 pub(in crate::routes) fn all(catalog: &Catalog) -> Vec<(&'static str, SchemaRef)> {
     let message = record([("content", string())]);

@@ -6,7 +6,7 @@ use http::Method;
 
 use super::{Endpoint, PAID, READ, SHARED};
 use crate::downstream::route::{Auth, BodyKind, Class, DEFAULT_ROUTE, Route};
-use crate::routes::{api, bff, pictures};
+use crate::routes::{api, bff, login, pictures};
 
 const ADMIN: Route = Route { auth: Auth::Admin, ..READ };
 const LOGIN: Route = Route { method: Method::POST, ..DEFAULT_ROUTE };
@@ -105,6 +105,23 @@ pub(super) static ROWS: &[Endpoint] = &[
             .problems(&[&[&INVALID_REQUEST]])],
     },
     Endpoint {
+        route: Route { path: login::LOGIN, ..DEFAULT_ROUTE },
+        handler: |cx| Box::pin(login::begin(cx)),
+        operations: operations![operation("loginRedirect", "people", "Sign in at the login service")
+            .description("For browsers, with access.mode = \"oidc\". Failures are pages.")
+            .query("return", "The path to return to; by default the start page.", "Text")
+            .response(303, "The login service.", &[])
+            .problems(&[&[&FORBIDDEN, &LOGIN_UNAVAILABLE]])],
+    },
+    Endpoint {
+        route: Route { path: login::CALLBACK, ..DEFAULT_ROUTE },
+        handler: |cx| Box::pin(login::finish(cx)),
+        operations: operations![operation("loginCallback", "people", "Come back from the login service")
+            .description("For browsers, with access.mode = \"oidc\". Failures are pages.")
+            .response(303, "The session cookie is set.", &[])
+            .problems(&[&[&LOGIN_EXPIRED, &FORBIDDEN, &LOGIN_UNAVAILABLE, &LEDGER_UNAVAILABLE]])],
+    },
+    Endpoint {
         route: Route { path: "/bff/login", body: BodyKind::LoginJson, ..LOGIN },
         handler: |cx| Box::pin(bff::log_in(cx)),
         operations: operations![operation("login", "people", "Exchange a member's token for a session cookie")
@@ -119,6 +136,7 @@ pub(super) static ROWS: &[Endpoint] = &[
         handler: |cx| Box::pin(bff::log_out(cx)),
         operations: operations![operation("logout", "people", "End the session")
             .response(204, "The session has ended.", &[])
+            .response(200, "It has, and `continue` is where to end the one at the login service.", &[(JSON, "Anything")])
             .problems(&[LOGIN_PROBLEMS])],
     },
     Endpoint {

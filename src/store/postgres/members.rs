@@ -169,7 +169,7 @@ impl PostgresStore {
         self.change_logins(vec![statement!(DELETE_LOGIN, id.to_vec())]).await
     }
 
-    async fn change_logins(&self, changes: Vec<Statement>) -> Result<(), Unavailable> {
+    pub(super) async fn change_logins(&self, changes: Vec<Statement>) -> Result<(), Unavailable> {
         let mut statements = vec![statement!(LOCK)];
         statements.extend(changes);
         statements.push(statement!(COUNT_CHANGE));

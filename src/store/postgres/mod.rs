@@ -32,6 +32,7 @@ mod settle;
 mod shared;
 mod slots;
 mod step;
+mod subjects;
 mod target;
 pub(super) mod transfer;
 mod turns;

@@ -3,6 +3,7 @@
 //! A migration only adds, so that the programs of the last version go on beside those of this one.
 
 mod groups;
+mod logins;
 mod moves;
 mod outbox;
 
@@ -220,6 +221,7 @@ const MIGRATIONS: &[&[&str]] = &[&["
 ",
 ], &[
     groups::TABLES,
+    logins::TABLES,
     moves::TABLES,
     outbox::TABLES,
 ]];

@@ -248,7 +248,7 @@ fn end_sessions(connection: &Connection, member: &str) -> Result<usize> {
     Ok(connection.run("DELETE FROM sessions WHERE member = ?", [member])?)
 }
 
-fn bump_version(connection: &Connection) -> Result<()> {
+pub(super) fn bump_version(connection: &Connection) -> Result<()> {
     connection.run("UPDATE members_version SET version = version + 1", [])?;
     Ok(())
 }

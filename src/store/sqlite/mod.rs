@@ -29,6 +29,7 @@ mod schema;
 mod slots;
 mod spent;
 mod statements;
+mod subjects;
 #[cfg(feature = "postgres")]
 pub(super) mod transfer;
 mod writer;

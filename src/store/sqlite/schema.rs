@@ -1,6 +1,7 @@
 //! The tables of the ledger's file, version by version.
 
 mod groups;
+mod logins;
 mod moves;
 mod outbox;
 
@@ -305,6 +306,7 @@ const MIGRATIONS: &[&[&str]] = &[&["
 ",
 ], &[
     groups::TABLES,
+    logins::TABLES,
     moves::TABLES,
     outbox::TABLES,
 ]];

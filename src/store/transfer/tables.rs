@@ -36,6 +36,10 @@ const fn same(name: &'static str) -> Table {
     Table { sqlite: name, postgres: name, key: Key::Columns, only_postgres: &[] }
 }
 
+const fn numbered(name: &'static str) -> Table {
+    Table { key: Key::Position { sqlite: "number", postgres: "number" }, ..same(name) }
+}
+
 /// Rows may refer to rows of tables before theirs.
 const TABLES: &[Table] = &[
     Table { only_postgres: &[("owner", Fill::Zero)], ..same("purchases") },
@@ -58,11 +62,13 @@ const TABLES: &[Table] = &[
     },
     same("members"),
     Table { sqlite: "sessions", ..same("logins") },
+    same("subjects"),
+    numbered("subject_logins"),
     same("groups"),
-    same("extras"),
-    same("budget_requests"),
-    same("audit"),
-    same("outbox"),
+    numbered("extras"),
+    numbered("budget_requests"),
+    numbered("audit"),
+    numbered("outbox"),
     same("alerts"),
 ];
 

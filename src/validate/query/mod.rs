@@ -3,7 +3,7 @@
 use percent_encoding::percent_decode_str;
 
 use super::rule::{Faults, quote};
-use crate::problem::{FieldError, Problem};
+use crate::problem::{FieldError, MALFORMED_REQUEST, Problem};
 
 /// The code and the detail of a fault.
 type InvalidValue = (&'static str, String);
@@ -140,6 +140,43 @@ fn parse_request_id(value: &str) -> Result<Box<str>, InvalidValue> {
             _ => Err(("bad_character", "expected visible ASCII characters only".to_owned())),
         },
     }
+}
+
+const MAX_RETURN: usize = 512;
+/// Not pages, and `/bff/login` would redirect in a circle.
+const NOT_PAGES: &[&str] = &["/api/", "/bff/", "/mcp", "/v1/"];
+
+/// Reads the path that a sign-in returns to, which must be one of this site, below `prefix`.
+pub fn login_return(query: Option<&str>, prefix: &str) -> Result<String, Problem> {
+    let mut params = Params::read(query);
+    let path = params.single("return", |value| {
+        let path = decode(value).and_then(|path| String::from_utf8(path).ok());
+        let path = path.filter(|path| is_own_page(path, prefix));
+        path.ok_or_else(|| ("bad_parameter", String::new()))
+    });
+    if params.finish().is_err() {
+        let detail = "return: expected one path of this site, such as /usage";
+        return Err(Problem::new(&MALFORMED_REQUEST).detail(detail));
+    }
+    Ok(path.unwrap_or_else(|| format!("{prefix}/")))
+}
+
+/// Accepts only what every browser takes for a path of this host.
+fn is_own_page(text: &str, prefix: &str) -> bool {
+    let path = text.split(['?', '#']).next().unwrap_or_default();
+    let Some(own) = path.strip_prefix(prefix).filter(|own| own.starts_with('/')) else {
+        return false;
+    };
+    let is_dots = |segment: &str| {
+        let plain = percent_decode_str(segment).collect::<Vec<_>>();
+        plain == b"." || plain == b".."
+    };
+    let is_plain = text.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'\\');
+    text.len() <= MAX_RETURN
+        && is_plain
+        && !path.contains("//")
+        && !path.split('/').any(is_dots)
+        && !NOT_PAGES.iter().any(|other| own.starts_with(other))
 }
 
 const DEFAULT_DAYS: u64 = 7;

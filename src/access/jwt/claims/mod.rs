@@ -10,7 +10,7 @@ use serde::de::{Deserialize, Deserializer, Error, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
 use crate::access::subject;
-use crate::config::{ClaimPath, JwtConfig};
+use crate::config::{AllowRule, ClaimPath, TokenRules};
 use crate::store::{Period, Role, Selection, SpendLimit};
 
 pub(super) struct Claims {
@@ -23,7 +23,7 @@ pub(super) struct Claims {
 }
 
 impl Claims {
-    pub(super) fn read(text: &str, config: &JwtConfig, now: Duration) -> Result<Self, Malformed> {
+    pub(super) fn read(text: &str, config: &TokenRules, now: Duration) -> Result<Self, Malformed> {
         let claims = JsonObject::read(text)?;
         let expires_at = numeric_date(claims.raw("exp").ok_or(Malformed)?)? + config.leeway;
         let is_future = |name| -> Result<bool, Malformed> {
@@ -68,6 +68,26 @@ fn raw_claim<'a>(claims: &JsonObject<'a>, path: &ClaimPath) -> Result<Option<&'a
         found = JsonObject::read(outer)?.raw(name);
     }
     Ok(found)
+}
+
+/// Returns a claim that is text and not blank.
+pub(super) fn text(claims: &JsonObject<'_>, path: &ClaimPath) -> Option<String> {
+    let raw = raw_claim(claims, path).ok()??;
+    serde_json::from_str(raw).ok().filter(|text: &String| !text.trim().is_empty())
+}
+
+/// Returns whether the claim has the rule's value, or a list that contains it. A number or a flag
+/// is compared as it is written.
+pub(super) fn meets(claims: &JsonObject<'_>, rule: &AllowRule) -> bool {
+    let is = |raw: &str| match serde_json::from_str::<String>(raw) {
+        Ok(text) => text == rule.is,
+        Err(_) => !raw.starts_with(['[', '{']) && raw == rule.is,
+    };
+    let Ok(Some(raw)) = raw_claim(claims, &rule.claim) else { return false };
+    match serde_json::from_str::<Vec<&RawValue>>(raw) {
+        Ok(several) => several.iter().any(|one| is(one.get())),
+        Err(_) => is(raw),
+    }
 }
 
 /// An unreadable claim grants nothing.
@@ -120,7 +140,7 @@ const NANO_DIGITS: usize = 9;
 const MAX_LENGTH: usize = 64;
 
 /// Reads a `NumericDate` (RFC 7519, 2) as exact seconds since the Unix epoch.
-fn numeric_date(written: &str) -> Result<Duration, Malformed> {
+pub(super) fn numeric_date(written: &str) -> Result<Duration, Malformed> {
     if written.len() > MAX_LENGTH {
         return Err(Malformed);
     }

@@ -7,9 +7,9 @@ use crate::contract::money::Usd;
 
 fn read(name: &[&str], value: Value) -> Result<Claims, Malformed> {
     let name = ClaimPath(name.iter().map(|name| (*name).to_owned()).collect());
-    let rules = JwtConfig { role_claim: Some(name.clone()), budget_claim: None, ..settings() };
+    let rules = TokenRules { role_claim: Some(name.clone()), budget_claim: None, ..settings() };
     let rules = match name.0.last().is_some_and(|last| last == "budget") {
-        true => JwtConfig { role_claim: None, budget_claim: Some(name.clone()), ..rules },
+        true => TokenRules { role_claim: None, budget_claim: Some(name.clone()), ..rules },
         false => rules,
     };
     let claims = claims_with(&name.0[0], value).to_string();
@@ -63,7 +63,7 @@ fn malformed_budget_claim_rejects_the_token() {
     for written in ["null", r#"{"day":"5","day":"6"}"#, r#"{"day":"5","d\u0061y":"6"}"#] {
         let claims = twice.replace("\"5/day\"", written);
         let name = Some(ClaimPath(vec!["budget".to_owned()]));
-        let rules = JwtConfig { budget_claim: name, ..settings() };
+        let rules = TokenRules { budget_claim: name, ..settings() };
         assert!(Claims::read(&claims, &rules, Duration::from_secs(NOW)).is_err(), "{written}");
     }
 }
@@ -72,7 +72,7 @@ fn malformed_budget_claim_rejects_the_token() {
 fn malformed_may_buy_claim_rejects_the_token() {
     let claims = |value: Value| {
         let name = Some(ClaimPath(vec!["shop".to_owned(), "models".to_owned()]));
-        let rules = JwtConfig { may_buy_claim: name, ..settings() };
+        let rules = TokenRules { may_buy_claim: name, ..settings() };
         let claims = claims_with("shop", json!({"models": value})).to_string();
         Claims::read(&claims, &rules, Duration::from_secs(NOW)).map(|claims| claims.may_buy)
     };

@@ -180,17 +180,19 @@ fn read_and_log(document: &[u8]) -> Result<KeySet, KeySetError> {
 }
 
 /// Never quotes the document.
-pub(super) type FetchError = Box<dyn Error + Send + Sync>;
+pub(in crate::access) type FetchError = Box<dyn Error + Send + Sync>;
 /// Resolves to the document and the time until the next fetch.
-pub(super) type FetchFuture = BoxFuture<'static, Result<(Bytes, Duration), FetchError>>;
-pub(super) type KeySource = Box<dyn Fn() -> FetchFuture + Send + Sync>;
+pub(in crate::access) type FetchFuture = BoxFuture<'static, Result<(Bytes, Duration), FetchError>>;
+pub(in crate::access) type KeySource = Box<dyn Fn() -> FetchFuture + Send + Sync>;
 
 pub(super) fn key_source(jwks: &JwksSource) -> KeySource {
     let jwks = jwks.clone();
     Box::new(move || Box::pin(fetch_keys(jwks.clone())))
 }
 
-async fn fetch_keys(jwks: JwksSource) -> Result<(Bytes, Duration), FetchError> {
+pub(in crate::access) async fn fetch_keys(
+    jwks: JwksSource,
+) -> Result<(Bytes, Duration), FetchError> {
     match jwks {
         JwksSource::Url(address) => {
             let document = fetch::fetch_document(&address, MAX_DOCUMENT, FETCH_TIMEOUT).await?;

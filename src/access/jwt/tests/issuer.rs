@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use crate::access::jwt::JwtVerifier;
 use crate::access::jwt::key_cache::{FetchFuture, KeySource};
 use crate::clock;
-use crate::config::{self, JwksSource};
+use crate::config::TokenRules;
 
 pub(crate) const ISSUER: &str = "https://login.example.com/";
 pub(crate) const AUDIENCE: &str = "tollgate";
@@ -138,11 +138,10 @@ pub(crate) fn claims_with(name: &str, value: Value) -> Value {
     claims
 }
 
-pub(crate) fn settings() -> config::JwtConfig {
-    config::JwtConfig {
+pub(crate) fn settings() -> TokenRules {
+    TokenRules {
         issuer: ISSUER.to_owned(),
         audience: AUDIENCE.to_owned(),
-        jwks: JwksSource::Url("https://login.example.com/keys".parse().expect("an address")),
         leeway: Duration::from_secs(60),
         role_claim: None,
         budget_claim: None,
@@ -204,7 +203,7 @@ impl Clock {
 }
 
 /// Returns a verifier that fetches its keys from `source`.
-pub(crate) fn checker(settings: &config::JwtConfig, source: &FakeSource) -> (JwtVerifier, Clock) {
+pub(crate) fn checker(settings: &TokenRules, source: &FakeSource) -> (JwtVerifier, Clock) {
     Clock.set(NOW);
     let jwt = JwtVerifier::with_source(settings, source.source());
     tokio::spawn(jwt.run());

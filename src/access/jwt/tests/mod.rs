@@ -94,7 +94,7 @@ async fn times_are_checked_with_the_configured_leeway() {
         let verdict = who(&jwt, &P256.token("ES256", &claims)).await;
         assert_eq!(verdict.is_ok(), passes, "{claims}");
     }
-    let exact = JwtConfig { leeway: Duration::ZERO, ..settings() };
+    let exact = TokenRules { leeway: Duration::ZERO, ..settings() };
     let (jwt, _) = checker(&exact, &every_key());
     assert_eq!(
         who(&jwt, &P256.token("ES256", &claims_with("exp", json!(NOW)))).await,
@@ -203,7 +203,7 @@ async fn without_keys_a_token_is_unavailable_not_invalid() {
 #[tokio::test(start_paused = true)]
 async fn role_and_budget_come_from_the_configured_claims() {
     let name = |name: &str| Some(ClaimPath(vec![name.to_owned()]));
-    let rules = JwtConfig { role_claim: name("role"), budget_claim: name("budget"), ..settings() };
+    let rules = TokenRules { role_claim: name("role"), budget_claim: name("budget"), ..settings() };
     let (jwt, _) = checker(&rules, &every_key());
     let mut rich = claims_with("role", json!(["staff", "admin"]));
     rich["budget"] = json!("5.00/day");
@@ -218,8 +218,10 @@ async fn role_and_budget_come_from_the_configured_claims() {
 async fn key_file_is_read_at_start_and_again_on_change() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("jwks.json");
-    let rules =
-        JwtConfig { jwks: JwksSource::File(path.clone()), leeway: Duration::ZERO, ..settings() };
+    let rules = JwtConfig {
+        jwks: JwksSource::File(path.clone()),
+        token: TokenRules { leeway: Duration::ZERO, ..settings() },
+    };
     let at = |claims: Value| {
         let mut claims = claims;
         claims["exp"] = json!(clock::wall().as_secs() + 600);

@@ -1,0 +1,147 @@
+//! Reads `[access.oidc]`: the login service whose users may call.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use url::Url;
+use zeroize::Zeroizing;
+
+use super::read::Section;
+use super::{ClaimPath, Parsed, TokenRules, value};
+
+/// A login service with OpenID Connect, and the rules for its users.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OidcConfig {
+    /// The audience is the client's id.
+    pub token: TokenRules,
+    /// `None` for a public client.
+    pub client_secret: Option<ClientSecret>,
+    /// With spaces between them; `openid` is one of them.
+    pub scopes: String,
+    /// If not empty, a user must meet one of these rules.
+    pub allow: Vec<AllowRule>,
+    /// The claim that people see as the name. It does not identify the user.
+    pub name_claim: ClaimPath,
+    /// How long a session lasts.
+    pub session: Duration,
+    /// Whether users may make tokens for programs.
+    pub tokens: bool,
+}
+
+impl OidcConfig {
+    /// Returns the host of the login service, for people.
+    pub fn login_host(&self) -> Option<String> {
+        Url::parse(&self.token.issuer).ok()?.host_str().map(str::to_owned)
+    }
+}
+
+/// A claim, and the value that it has or contains.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AllowRule {
+    pub claim: ClaimPath,
+    pub is: String,
+}
+
+/// The secret of our client at the login service. Its memory is wiped on drop.
+#[derive(Clone, PartialEq, Eq)]
+pub struct ClientSecret(Arc<Zeroizing<String>>);
+
+impl ClientSecret {
+    pub fn new(text: &str) -> Result<Self, &'static str> {
+        let text = text.trim();
+        if text.is_empty() || !text.bytes().all(|byte| byte.is_ascii_graphic() || byte == b' ') {
+            return Err("expected the client's secret on one line, in visible ASCII characters");
+        }
+        Ok(Self(Arc::new(Zeroizing::new(text.to_owned()))))
+    }
+
+    pub fn expose(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for ClientSecret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ClientSecret(…)")
+    }
+}
+
+const DEFAULT_SESSION: Duration = Duration::from_secs(12 * 3_600);
+const MAX_SESSION: Duration = Duration::from_secs(7 * 86_400);
+const LEEWAY: Duration = Duration::from_secs(60);
+
+pub(super) fn oidc(
+    section: &mut Section<'_>,
+    client_secret: Option<ClientSecret>,
+) -> Option<OidcConfig> {
+    let issuer = section.required("issuer", issuer);
+    let audience = section.required("client_id", value::name);
+    let scopes = section.list("scopes", scope, ["openid", "profile"].map(str::to_owned).into());
+    if !scopes.iter().any(|scope| scope == "openid") {
+        section.error("scopes", "expected \"openid\" among them");
+    }
+    let mut allow = Vec::new();
+    section.tables("allow", |row| {
+        let (claim, is) = (row.required("claim", value::claim), row.required("is", value::line));
+        allow.push(AllowRule { claim: claim?, is: is? });
+        Some(())
+    });
+    let name_claim = section.optional("name_claim", value::claim);
+    let role_claim = section.nullable("role_claim", value::claim);
+    let budget_claim = section.nullable("budget_claim", value::claim);
+    let may_buy_claim = section.nullable("may_buy_claim", value::claim);
+    let session = section.text("session", session, DEFAULT_SESSION);
+    let tokens = section.switch("tokens", true);
+    Some(OidcConfig {
+        token: TokenRules {
+            issuer: issuer?,
+            audience: audience?,
+            leeway: LEEWAY,
+            role_claim,
+            budget_claim,
+            may_buy_claim,
+        },
+        client_secret,
+        scopes: scopes.join(" "),
+        allow,
+        name_claim: name_claim.unwrap_or_else(|| ClaimPath(vec!["preferred_username".to_owned()])),
+        session,
+        tokens,
+    })
+}
+
+/// Entra ID's addresses for users of any tenant. Its tokens name the tenant of each user instead.
+const ANY_TENANT: &[&str] = &["/common", "/organizations", "/{tenantid}"];
+
+fn issuer(text: &str) -> Parsed<String> {
+    let url = value::jwks_url(text)?;
+    let tenant = url.path().trim_end_matches("/v2.0").to_ascii_lowercase();
+    let is_any =
+        ANY_TENANT.iter().any(|any| tenant.replace("%7b", "{").replace("%7d", "}") == *any);
+    if is_any {
+        return Err("expected the issuer of one tenant, such as \
+                    \"https://login.microsoftonline.com/TENANT-ID/v2.0\", because users of any \
+                    tenant could sign in otherwise"
+            .into());
+    }
+    if url.query().is_some() {
+        return Err("expected an address without a query".into());
+    }
+    Ok(text.to_owned())
+}
+
+fn scope(text: &str) -> Parsed<String> {
+    let is_plain = |byte: u8| byte.is_ascii_graphic() && byte != b'"' && byte != b'\\';
+    if text.is_empty() || !text.bytes().all(is_plain) {
+        return Err("expected a scope without spaces, such as \"profile\"".into());
+    }
+    Ok(text.to_owned())
+}
+
+fn session(text: &str) -> Parsed<Duration> {
+    match value::time(text)? {
+        session if session <= MAX_SESSION => Ok(session),
+        _ => Err("expected a time of at most \"168h\"".into()),
+    }
+}

@@ -1,0 +1,72 @@
+//! Users of a login service, their sessions, and their tokens for programs.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::{Digest, Role};
+use crate::contract::money::SpendLimit;
+use crate::contract::selection::Selection;
+
+/// What a login service said about a user at the last sign-in.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SubjectTerms {
+    pub role: Role,
+    pub own_budget: SpendLimit,
+    /// `None` is `access.may_buy`.
+    pub may_buy: Option<Selection>,
+    /// Shown to people. It identifies nobody.
+    pub display_name: Option<Arc<str>>,
+}
+
+/// A user, who is known by the service's `iss` and by `sub`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Subject {
+    pub issuer: Arc<str>,
+    pub name: Arc<str>,
+    pub terms: SubjectTerms,
+}
+
+/// A session cookie, or a token for programs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SubjectLogin {
+    /// The keyed hash of the cookie or the token.
+    pub id: Digest,
+    pub subject: Subject,
+    pub expires_at: Duration,
+}
+
+/// One user has at most as many sessions. The oldest ends.
+pub(super) const MAX_SESSIONS_PER_SUBJECT: usize = 100;
+
+/// Writes a budget as the ledger keeps it, such as `1.00/day 5.00/month`.
+pub(super) fn budget_text(budget: SpendLimit) -> String {
+    let rows = budget.rows().map(|(period, amount)| format!("{amount}/{}", period.name()));
+    rows.collect::<Vec<_>>().join(" ")
+}
+
+/// Reads a budget of [`budget_text`]. An unreadable one must not count as none.
+pub(super) fn read_budget(text: &str) -> Option<SpendLimit> {
+    let mut limits = text.split_ascii_whitespace();
+    limits.try_fold(SpendLimit::NONE, |all, one| Some(all.or(one.parse().ok()?)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::contract::money::Usd;
+
+    #[test]
+    fn budget_is_read_as_it_was_written() {
+        let (day, month) = (Some(Usd::mills(1_500)), Some(Usd::ZERO));
+        for budget in [
+            SpendLimit::NONE,
+            SpendLimit { day, month, ..SpendLimit::NONE },
+            SpendLimit { week: day, ever: month, ..SpendLimit::NONE },
+        ] {
+            assert_eq!(read_budget(&budget_text(budget)), Some(budget));
+        }
+        for text in ["lots", "1.00", "1.00/day lots/month"] {
+            assert_eq!(read_budget(text), None, "{text}");
+        }
+    }
+}
