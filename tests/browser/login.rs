@@ -1,65 +1,101 @@
 //! People sign in at a login service, and out of it.
 
-use serde_json::{Value, json};
+use serde_json::json;
+use url::Url;
 
 use crate::gate::Gate;
 use crate::page::Page;
-use crate::sign_in::sign_out;
+use crate::sign_in::{is_ready, sign_out};
+use crate::support::login_service::{Begun, LoginService};
 use crate::watch::Tamper;
 
-const LOGIN: (&str, &str) = ("button", "Sign in with login.example.com");
-const HTML: (&str, &str) = ("Content-Type", "text/html");
-const JSON: (&str, &str) = ("Content-Type", "application/json");
+const LOGIN: (&str, &str) = ("button", "Sign in with 127.0.0.1");
+const PAGE: &str = "<!doctype html><link rel=icon href=data:,><title>The login service</title>";
 
-/// The page of a server whose people sign in at `login.example.com`.
-fn open(gate: &Gate, hash: &str) -> Page {
+fn gate_of(service: &LoginService) -> Gate {
+    let issuer = service.issuer();
+    Gate::start_with(&[
+        ("TOLLGATE_ACCESS__MODE", "oidc"),
+        (
+            "TOLLGATE_ACCESS__OIDC",
+            &format!("{{ issuer = \"{issuer}\", client_id = \"tollgate\" }}"),
+        ),
+        ("TOLLGATE_STORE__URL", "sqlite:tollgate.db"),
+    ])
+}
+
+/// The page, and the pages of the service, where nobody is signed in yet.
+fn open(gate: &Gate, service: &LoginService, path: &str) -> Page {
     let mut page = Page::new(&gate.origin);
     page.expect_errors(&["status of 401"]);
-    page.goto(&gate.origin);
-    let catalog = page.evaluate("fetch('/bff/catalog').then((answer) => answer.json())");
-    let mut catalog: Value = catalog;
-    catalog["login"] = json!("login.example.com");
-    let catalog = Box::leak(catalog.to_string().into_boxed_str());
-    page.tamper("*/bff/catalog", Tamper::Answer(200, vec![JSON], catalog));
-    let service =
-        Tamper::Answer(200, vec![HTML], "<!doctype html><title>The login service</title>");
-    page.tamper("*/bff/login?*", service);
-    page.goto(&format!("{}/?{hash}", gate.origin));
+    page.allow(&service.issuer());
+    for place in ["authorize", "logout"] {
+        let pattern = format!("{}/{place}?*", service.issuer());
+        page.tamper(&pattern, Tamper::Answer(200, vec![("Content-Type", "text/html")], PAGE));
+    }
+    page.goto(&format!("{}{path}", gate.origin));
     page
 }
 
-fn at_the_service(page: &Page) {
-    page.wait_until("document.title === 'The login service'");
-}
-
-#[test]
-fn login_service_is_offered_instead_of_a_token_and_leads_back_to_the_same_view() {
-    let gate = Gate::start_for_members();
-    let page = open(&gate, "from=here#usage");
+/// Presses the button, and comes back from the service as this person.
+fn sign_in(page: &Page, service: &LoginService, gate: &Gate, subject: &str) {
     page.find(LOGIN);
-    assert!(!page.shows(("textbox", "Your token")));
     page.wait_until("document.activeElement.textContent.startsWith('Sign in with')");
     page.press("Enter");
-    at_the_service(&page);
-    let request = "/bff/login?return=%2F%3Ffrom%3Dhere%23usage";
-    assert_eq!(page.times_asked(&format!("GET {}{request}", gate.origin)), 1);
+    let address = at_the_service(page);
+    let begun = Begun { address };
+    service.vouch(&service.claims(&begun, subject));
+    let callback = begun.callback(&[("code", "c1"), ("iss", &service.issuer())]);
+    page.evaluate(&format!(
+        "void (location.href = {})",
+        json!(format!("{}{callback}", gate.origin))
+    ));
+}
+
+fn at_the_service(page: &Page) -> Url {
+    page.wait_until("document.title === 'The login service'");
+    let address = page.evaluate("location.href");
+    Url::parse(address.as_str().expect("a text")).expect("an address")
 }
 
 #[test]
-fn signing_out_goes_on_to_the_login_service() {
-    let gate = Gate::start_for_members();
-    let ann = gate.member(&["add", "ann"]);
-    let page = open(&gate, "");
+fn person_signs_in_at_the_login_service_and_comes_back_to_the_same_view() {
+    let service = LoginService::start();
+    let gate = gate_of(&service);
+    let page = open(&gate, &service, "/?from=here#usage");
     page.find(LOGIN);
-    // A member's cookie stands for that of the login.
-    page.evaluate(&format!(
-        "fetch('/bff/login', {{ method: 'POST', headers: {{ 'content-type': 'application/json' }}, body: JSON.stringify({{ token: '{ann}' }}) }}).then(() => location.reload())"
-    ));
-    page.find(("button", "Menu: ann"));
-    let end = json!({"continue": format!("{}/bff/login?end", gate.origin)}).to_string();
-    let end = Tamper::Answer(200, vec![JSON], Box::leak(end.into_boxed_str()));
-    page.tamper("*/bff/logout", end);
+    assert!(!page.shows(("textbox", "Your token")));
+    sign_in(&page, &service, &gate, "ann");
+    page.find(("button", "Menu: ann the user"));
+    page.find(("heading", "Your spending"));
+    assert_eq!(page.evaluate("location.href"), format!("{}/?from=here#usage", gate.origin));
+    page.find(("link", "Chat")).click();
+    is_ready(&page);
+    page.find(("textbox", "Message")).fill("Good morning");
+    page.press("Enter");
+    page.wait_until("document.querySelectorAll('#turns .prose').length === 1");
+    assert_eq!(gate.sold(), 1);
+    page.reload();
+    page.find(("button", "Menu: ann the user"));
+    page.wait_for_text("Good morning");
+}
+
+#[test]
+fn signing_out_ends_the_session_in_every_tab_and_at_the_login_service() {
+    let service = LoginService::start();
+    let gate = gate_of(&service);
+    let page = open(&gate, &service, "/");
+    let mut other = page.another_tab(&gate.origin);
+    other.expect_errors(&["status of 401"]);
+    other.goto(&gate.origin);
+    other.find(LOGIN);
+    sign_in(&page, &service, &gate, "ann");
+    page.find(("button", "Menu: ann the user"));
+    // Who signs in in one tab is signed in in the others.
+    other.find(("button", "Menu: ann the user"));
     sign_out(&page);
-    at_the_service(&page);
-    assert_eq!(page.times_asked(&format!("GET {}/bff/login?end", gate.origin)), 1);
+    assert_eq!(at_the_service(&page).path(), "/logout");
+    other.find(LOGIN);
+    page.goto(&gate.origin);
+    page.find(LOGIN);
 }
