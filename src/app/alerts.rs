@@ -14,9 +14,10 @@ use tracing::info;
 use super::{App, SharedState};
 use crate::billing::summary::BillingSummary;
 use crate::clock::{self, Date, iso8601};
+use crate::config::{Settings, WebhookConfig};
 use crate::contract::event::EventKind;
 use crate::contract::money::Usd;
-use crate::store::{Alert, Cause};
+use crate::store::{Alert, Cause, Thresholds};
 use crate::sync::lock;
 use crate::tls::EXPIRES_SOON;
 
@@ -26,6 +27,16 @@ const LEDGER_INTERVAL: u64 = 10;
 const LEDGER_TIMEOUT: Duration = Duration::from_secs(5);
 /// One failed probe may be a hiccup.
 const LEDGER_FAILURES: u32 = 2;
+
+/// Returns the percentages of budgets to report. Without a webhook for them, purchases do no more.
+pub(super) fn thresholds(settings: &Settings) -> Thresholds {
+    let is_wanted = |webhook: &WebhookConfig| webhook.events.contains(&EventKind::BudgetThreshold);
+    if settings.webhooks.targets.iter().any(is_wanted) {
+        settings.alerts.budget
+    } else {
+        Thresholds::NONE
+    }
+}
 
 impl App {
     /// Delivers events to webhooks, and raises alerts, until the future is dropped.

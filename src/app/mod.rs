@@ -36,7 +36,6 @@ use crate::billing::checkpoints::CheckpointKeeper;
 use crate::billing::summary::BillingSummary;
 use crate::clock;
 use crate::config::{self, AccessMode, Key, Settings, Target};
-use crate::contract::event::EventKind;
 use crate::downstream::body::BodyMemory;
 use crate::downstream::cross_site::Origins;
 use crate::downstream::host::Hosts;
@@ -64,9 +63,7 @@ use crate::routes::pictures::PictureHost;
 use crate::routes::{Handlers, Routes, endpoints};
 use crate::sandbox::{self, Sandbox};
 use crate::server::{self, AddressLimits};
-use crate::store::{
-    AccountBinding, Budgets, Digest, KeyId, RecentRefusals, SpendLimit, Store, Thresholds,
-};
+use crate::store::{AccountBinding, Budgets, Digest, KeyId, RecentRefusals, SpendLimit, Store};
 use crate::tls::Tls;
 use crate::upstream::client::Client;
 use crate::upstream::fetch::MediaClient;
@@ -352,24 +349,13 @@ pub fn terms(settings: &Settings) -> PurchaseTerms {
             caller: budget.caller,
             token: SpendLimit::NONE,
             balance_floor: gateway.balance_floor,
-            thresholds: thresholds(settings),
+            thresholds: alerts::thresholds(settings),
         },
         dedupe_window: settings.purchase.dedupe_window,
         keep_chats: settings.purchase.keep_replies,
         keep_videos: settings.purchase.keep_replies.max(KEEP_VIDEOS),
         join_timeout: gateway.max_wait + gateway.chat_timeout.max(gateway.video_timeout),
         keep_prompts: settings.jobs.keep_prompts,
-    }
-}
-
-/// Returns the percentages of budgets to report. Without a webhook for them, purchases do no more.
-fn thresholds(settings: &Settings) -> Thresholds {
-    let is_wanted =
-        |webhook: &config::WebhookConfig| webhook.events.contains(&EventKind::BudgetThreshold);
-    if settings.webhooks.targets.iter().any(is_wanted) {
-        settings.alerts.budget
-    } else {
-        Thresholds::NONE
     }
 }
 

@@ -15,7 +15,6 @@ use super::*;
 use crate::clock::{self, Date};
 use crate::contract::money::Usd;
 use crate::response::Response;
-use crate::store::Role;
 use crate::store::{
     Actor, Budgets, DedupeKey, Job, JobState, Member, MemberChange, Period, PurchaseId,
     Reservation, Role, Service, Settlement, Snapshot, SpendLimit, StatusUpdate,
