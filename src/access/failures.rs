@@ -50,6 +50,16 @@ impl FailureLimiter {
         *count += 1;
         Ok(())
     }
+
+    /// Takes one failure of this address back.
+    pub(super) fn forget(&self, address: &Caller) {
+        let mut current = lock(&self.0);
+        let Some(period) = current.as_mut() else { return };
+        let key = CounterKey::new(address, &period.counts, SHARED_FROM);
+        if let Some(count) = period.counts.get_mut(&key) {
+            *count = count.saturating_sub(1);
+        }
+    }
 }
 
 #[cfg(test)]

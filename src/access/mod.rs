@@ -53,7 +53,7 @@ pub struct Session {
     pub own_budget: SpendLimit,
     pub group: Option<Arc<str>>,
     /// The token that the request came with, if it has a budget.
-    pub token: Option<TokenBudget>,
+    pub token: Option<Arc<TokenBudget>>,
     /// `None` is `access.may_buy`.
     pub may_buy: Option<Selection>,
     /// Shown to people. It identifies nobody.
@@ -259,14 +259,14 @@ impl Authenticator {
         admit: impl Fn(&Caller) -> Result<(), Duration>,
     ) -> Result<LoggedIn, Problem> {
         let OidcAccess { login, sessions } = self.oidc()?;
-        // Each callback makes us send a request.
+        // Each callback makes us send a request, so it counts as failed until it has succeeded. The
+        // browser may go away meanwhile.
         let limited = |after| rate_limited("too many failed sign-ins from this address", after);
-        self.failures.check(address, clock::now()).map_err(limited)?;
+        self.failures.record(address, clock::now()).map_err(limited)?;
         let finished = login.finish(callback).await;
-        let (SignedIn { subject, terms, .. }, return_path) = finished.inspect_err(|_| {
-            self.metrics.credentials_failed.inc();
-            self.failures.record(address, clock::now()).ok();
-        })?;
+        let (SignedIn { subject, terms, .. }, return_path) =
+            finished.inspect_err(|_| _ = self.metrics.credentials_failed.inc())?;
+        self.failures.forget(address);
         admit(&Caller::Subject(Arc::clone(&subject)))
             .map_err(|after| rate_limited("this user signed in too many times", after))?;
         let lifetime = login.config().session;

@@ -14,7 +14,7 @@ use super::token::{self, MemberToken, Secret};
 use super::{Denied, Session, TokenBudget, random_value};
 use crate::clock;
 use crate::store::{
-    Caller, Digest, SpendLimit, Store, Subject, SubjectLogin, SubjectTerms, SubjectToken,
+    Caller, Digest, Role, SpendLimit, Store, Subject, SubjectLogin, SubjectTerms, SubjectToken,
     TokenRefusal, Unavailable, VERSION_POLL_INTERVAL,
 };
 use crate::sync::lock;
@@ -38,7 +38,7 @@ struct Entry {
     login: SubjectLogin,
     revoked: CancellationToken,
     /// Of a token, if it has a budget.
-    budget: Option<TokenBudget>,
+    budget: Option<Arc<TokenBudget>>,
     /// When a use of the token was last noted, in seconds since the Unix epoch.
     noted: Arc<AtomicU64>,
 }
@@ -48,7 +48,8 @@ impl Entry {
         let revoked = before.map(|entry| entry.revoked.clone()).unwrap_or_default();
         let noted = before.map(|entry| Arc::clone(&entry.noted)).unwrap_or_default();
         let budget = login.token_budget.filter(|budget| !budget.is_none());
-        let budget = budget.map(|budget| TokenBudget { id: ledger_name(&login.id), budget });
+        let of = |budget| Arc::new(TokenBudget { id: ledger_name(&login.id), budget });
+        let budget = budget.map(of);
         Self { login, revoked, budget, noted }
     }
 }
@@ -150,6 +151,8 @@ impl SubjectCache {
             return Ok(None);
         }
         let SubjectTerms { role, own_budget, group, may_buy, display_name } = terms.clone();
+        // What the login service said may be a year old, so programs are never admins.
+        let role = if login.token_budget.is_some() { Role::Member } else { role };
         let session = Session {
             role,
             own_budget,
@@ -197,6 +200,10 @@ impl SubjectCache {
     }
 
     pub(super) async fn sign_out(&self, value: &str) -> Result<(), Unavailable> {
+        if self.known_id(value).is_none() {
+            // Another instance may have opened it a moment ago.
+            self.logins.refresh_since(clock::now()).await;
+        }
         let Some(id) = self.known_id(value) else { return Ok(()) };
         let guard = self.logins.lock().await;
         self.logins.store.sign_out(id).await?;

@@ -8,14 +8,15 @@ use http::header::AUTHORIZATION;
 use http::{HeaderMap, HeaderValue, Method, Request};
 use tracing::Span;
 
+use super::cross_site;
 use super::forwarded::{client_ip, transport};
-use super::route::{Auth, MCP_PATH, RESOURCE_METADATA_PATH, Route, public_base};
+use super::route::{Auth, CrossOrigin, MCP_PATH, RESOURCE_METADATA_PATH, Route, public_base};
 use super::source::{Source, is_trusted};
 use super::{Call, DownstreamConfig, RequestId};
 use crate::access::cookie::{self, Transport};
 use crate::access::{Credentials, Session, User};
 use crate::config::Network;
-use crate::problem::{FORBIDDEN, INTERNAL, Problem};
+use crate::problem::{FORBIDDEN, INTERNAL, ORIGIN_NOT_ALLOWED, Problem};
 use crate::store::{Caller, Role};
 
 /// The address of the connection's other end, for a request's extensions.
@@ -98,7 +99,7 @@ pub async fn authenticate<B>(
             Err(_) if route.auth == Auth::Optional => (address, Session::default()),
             known => known.map_err(with_login)?,
         };
-        check_csrf(credentials, &head.method, headers)?;
+        check_csrf(credentials, route, &head.method, headers)?;
         Span::current().record("caller", tracing::field::display(&caller));
         (caller, session)
     };
@@ -158,11 +159,18 @@ fn bearer_token(line: &HeaderValue) -> Option<&str> {
 
 fn check_csrf(
     credentials: Credentials<'_>,
+    route: &Route,
     method: &Method,
     headers: &HeaderMap,
 ) -> Result<(), Problem> {
-    let needs_header = matches!(credentials, Credentials::Cookie(_)) && !method.is_safe();
-    if needs_header { cookie::check_csrf_header(headers) } else { Ok(()) }
+    if !matches!(credentials, Credentials::Cookie(_)) {
+        return Ok(());
+    }
+    if route.cross_origin == CrossOrigin::Own && cross_site::is_foreign(headers) {
+        let detail = "only the page of this server may send its cookie here; use a token";
+        return Err(Problem::new(&ORIGIN_NOT_ALLOWED).detail(detail));
+    }
+    if method.is_safe() { Ok(()) } else { cookie::check_csrf_header(headers) }
 }
 
 /// Returns the address that a peer's connections count under, or `None` for a trusted proxy.
@@ -263,14 +271,15 @@ mod tests {
             (Credentials::Cookie("v"), Method::HEAD, false),
             (Credentials::Token("t"), Method::POST, false),
         ] {
-            let refused = check_csrf(credentials, &method, &HeaderMap::new()).is_err();
+            let refused =
+                check_csrf(credentials, &DEFAULT_ROUTE, &method, &HeaderMap::new()).is_err();
             assert_eq!(refused, is_required, "{credentials:?} {method}");
             assert_eq!(
-                check_csrf(credentials, &method, &csrf_header(no.clone())).is_err(),
+                check_csrf(credentials, &DEFAULT_ROUTE, &method, &csrf_header(no.clone())).is_err(),
                 is_required
             );
             assert!(
-                check_csrf(credentials, &method, &csrf_header(yes.clone())).is_ok(),
+                check_csrf(credentials, &DEFAULT_ROUTE, &method, &csrf_header(yes.clone())).is_ok(),
                 "{credentials:?} {method}"
             );
         }

@@ -195,6 +195,12 @@ fn origin_or_site(headers: &HeaderMap) -> Option<&HeaderValue> {
     headers.get(ORIGIN).or_else(|| headers.get(SITE))
 }
 
+/// Returns whether a page of another origin sends this.
+pub(super) fn is_foreign(headers: &HeaderMap) -> bool {
+    // Browsers send it over https and to loopback; other clients never do.
+    headers.get(SITE).is_some_and(|site| site != "same-origin" && site != "none")
+}
+
 fn read_refusal(
     allowed: CrossOrigin,
     headers: &HeaderMap,
@@ -205,11 +211,10 @@ fn read_refusal(
     if is_navigation && allowed == CrossOrigin::Scripts {
         return Some("a browser cannot navigate to this endpoint: call it with fetch()");
     }
-    // Browsers send it over https and to loopback; other clients never do.
-    let is_foreign = headers.contains_key(SITE) && !is(&SITE, "same-origin") && !is(&SITE, "none");
     let is_listed = || origins.iter().any(|origin| is(&ORIGIN, origin));
     let is_document = is_navigation && is(&DEST, "document");
-    let is_refused = is_foreign && allowed != CrossOrigin::Any && !is_document && !is_listed();
+    let is_refused =
+        is_foreign(headers) && allowed != CrossOrigin::Any && !is_document && !is_listed();
     is_refused.then_some(
         "pages of other sites may not read this, unless access.allowed_origins lists them and \
          the browser sends an Origin (fetch, EventSource, <video crossorigin=\"anonymous\">)",

@@ -46,6 +46,9 @@ pub enum CrossOrigin {
     Listed,
     /// Scripts of `access.allowed_origins`, but no navigation.
     Scripts,
+    /// Like [`Listed`](Self::Listed), but no cookie comes from another origin: what is made or read here
+    /// outlasts the page.
+    Own,
     Any,
 }
 

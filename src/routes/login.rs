@@ -52,7 +52,8 @@ async fn try_finish(cx: &HandlerContext) -> HandlerResult {
         cookie: call.transport.login_cookie(headers),
         redirect_uri: &redirect_uri,
     };
-    // The session of another user in this browser ends.
+    // The session of another user in this browser ends, if the cookie came along: after a redirect
+    // from another site, browsers hold it back.
     let current = match call.transport.credentials(headers) {
         Credentials::Cookie(value) => Some(value),
         Credentials::Missing

@@ -70,6 +70,7 @@ fn tables_are_made_by_the_command_if_servers_may_not() {
 fn contraction_waits_for_older_programs_and_then_refuses_them() {
     let upstream = Upstream::start(|_| Reply::chat("hi"));
     let fleet = Fleet::start(Cluster::shared(), &upstream, "", 1);
+    fleet.database.sql("UPDATE store SET floor = 1");
     let older = "UPDATE instances SET version = version - 1 WHERE name = 'gate-0'";
     fleet.database.sql(older);
     let floor = || fleet.database.sql("SELECT floor = version FROM store");

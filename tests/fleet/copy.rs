@@ -58,7 +58,7 @@ const ROWS: &str = "
     INSERT INTO budget_requests VALUES (3, 'member:ann', 6, 'a reason', 5);
     INSERT INTO audit VALUES (2, 5, 'command line', 'member.add', 'ann', NULL, '{}'), (9, 6, 'a', 'b', 'c', '{}', NULL);
     INSERT INTO sessions VALUES (3, randomblob(32), 'ann', randomblob(32), 9000000000000000000);
-    INSERT INTO subjects VALUES ('https://a.example/', 'ann', 'member', '1.00/day', NULL, 'Ann', 5, 'design');
+    INSERT INTO subjects VALUES ('https://a.example/', 'ann', 'member', '1.00/day', 'design', NULL, 'Ann', 5);
     INSERT INTO subject_logins VALUES (3, randomblob(32), 'https://a.example/', 'ann', 9, NULL, NULL, NULL, NULL, NULL),
         (8, randomblob(32), 'https://a.example/', 'ann', 9, 'laptop', 'tg_b', '', 5, 6);
     INSERT INTO outbox VALUES (4, 'id', randomblob(16), 'job.failed', 5, '{}', 6, 2), (5, 'it', randomblob(16), '*', 5, '{}', 6, 0);

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde::Deserialize;
+use tokio::sync::Semaphore;
 use tracing::{info, warn};
 use url::{Url, form_urlencoded};
 use zeroize::Zeroizing;
@@ -27,11 +28,16 @@ use pending::{Pending, Sealer};
 pub const LOGIN_COOKIE_LIFETIME: Duration = pending::MAX_TIME;
 const RETRY_AFTER: Duration = Duration::from_secs(5);
 
+/// Anyone can make us send such a request, and each takes a connection.
+const MAX_EXCHANGES: usize = 32;
+
 pub struct OidcLogin {
     config: OidcConfig,
     metadata: Arc<MetadataCache>,
     verifier: JwtVerifier,
     key: Zeroizing<[u8; 32]>,
+    /// For requests to the login service that are under way.
+    exchanges: Semaphore,
 }
 
 /// Where to send the browser, and the cookie that it needs when it comes back.
@@ -53,7 +59,13 @@ impl OidcLogin {
         let metadata = Arc::new(MetadataCache::new(&config.token.issuer));
         let keys = metadata::key_source(Arc::clone(&metadata));
         let verifier = JwtVerifier::with_source(&config.token, keys);
-        Self { config: config.clone(), metadata, verifier, key: secret.sign_ins.clone() }
+        Self {
+            config: config.clone(),
+            metadata,
+            verifier,
+            key: secret.sign_ins.clone(),
+            exchanges: Semaphore::new(MAX_EXCHANGES),
+        }
     }
 
     pub(super) fn config(&self) -> &OidcConfig {
@@ -176,6 +188,9 @@ impl OidcLogin {
             ("code_verifier", &pending.verifier),
         ];
         let client_id = &self.config.token.audience;
+        let Ok(_permit) = self.exchanges.try_acquire() else {
+            return Err(unreachable());
+        };
         let body = request_token(&metadata.token, client_id, auth, &form).await;
         let body = body.map_err(|error| {
             if let TokenError::InvalidGrant = error {

@@ -3,10 +3,10 @@
 use http::Method;
 
 use super::{Endpoint, READ};
-use crate::downstream::route::{Auth, BodyKind, Route};
+use crate::downstream::route::{Auth, BodyKind, CrossOrigin, Route};
 use crate::routes::admin;
 
-const ADMIN: Route = Route { auth: Auth::Admin, ..READ };
+const ADMIN: Route = Route { auth: Auth::Admin, cross_origin: CrossOrigin::Own, ..READ };
 const MEMBERS: Route = Route { path: "/bff/admin/members", ..ADMIN };
 const GROUPS: Route = Route { path: "/bff/admin/groups", ..ADMIN };
 const GROUP: Route = Route { path: "/bff/admin/groups/*", ..ADMIN };

@@ -3,10 +3,11 @@
 use http::Method;
 
 use super::{Endpoint, READ};
-use crate::downstream::route::{Auth, BodyKind, DEFAULT_ROUTE, Route};
+use crate::downstream::route::{Auth, BodyKind, CrossOrigin, DEFAULT_ROUTE, Route};
 use crate::routes::{login, tokens};
 
-const CHANGE: Route = Route { auth: Auth::Caller, ..DEFAULT_ROUTE };
+const OWN: Route = Route { cross_origin: CrossOrigin::Own, ..READ };
+const CHANGE: Route = Route { auth: Auth::Caller, cross_origin: CrossOrigin::Own, ..DEFAULT_ROUTE };
 
 // Its texts are wider than rustfmt can lay out.
 #[rustfmt::skip]
@@ -18,7 +19,7 @@ pub(super) static ROWS: &[Endpoint] = &[
             .description("For browsers, with access.mode = \"oidc\". Failures are pages.")
             .query("return", "The path to return to; by default the start page.", "Text")
             .response(303, "The login service.", &[])
-            .problems(&[&[&FORBIDDEN, &LOGIN_UNAVAILABLE]])],
+            .problems(&[&[&FORBIDDEN, &NOT_FOUND, &LOGIN_UNAVAILABLE]])],
     },
     Endpoint {
         route: Route { path: login::CALLBACK, ..DEFAULT_ROUTE },
@@ -26,10 +27,10 @@ pub(super) static ROWS: &[Endpoint] = &[
         operations: operations![operation("loginCallback", "people", "Come back from the login service")
             .description("For browsers, with access.mode = \"oidc\". Failures are pages.")
             .response(303, "The session cookie is set.", &[])
-            .problems(&[&[&LOGIN_EXPIRED, &FORBIDDEN, &LOGIN_UNAVAILABLE, &LEDGER_UNAVAILABLE]])],
+            .problems(&[&[&LOGIN_EXPIRED, &FORBIDDEN, &NOT_FOUND, &LOGIN_UNAVAILABLE, &LEDGER_UNAVAILABLE]])],
     },
     Endpoint {
-        route: Route { path: tokens::TOKENS, ..READ },
+        route: Route { path: tokens::TOKENS, ..OWN },
         handler: |cx| Box::pin(tokens::list(cx)),
         operations: operations![operation("tokens", "people", "List one's own tokens")
             .description("With access.mode = \"oidc\", and a session cookie only.")

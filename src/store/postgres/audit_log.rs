@@ -1,6 +1,7 @@
 //! The audit log.
 
 use super::column::{self, nanos, signed};
+use super::groups::has_members;
 use super::handle::PostgresStore;
 use super::step::{Statement, statement};
 use crate::store::audit_log::{
@@ -89,8 +90,7 @@ const WRITE_GROUP_BUDGET: &str = write_act!(
 const WRITE_REMOVED_GROUP: &str = write_act!(
     budget!(),
     "NULL",
-    " FROM groups WHERE name = $4 AND NOT EXISTS
-        (SELECT 1 FROM members WHERE group_name = $4 AND revoked IS NULL)"
+    concat!(" FROM groups WHERE name = $4 AND NOT ", has_members!("$4"))
 );
 const WRITE: &str = write_act!("NULL", "$4::text", concat!(" WHERE", unless_refused!()));
 const WRITE_REVOKED: &str = write_act!(

@@ -21,14 +21,30 @@ const EXTRA: &str = "SELECT least(sum(micros), 4611686018427387903)::bigint, min
 const GROUPS: &str = "SELECT name, day_micros, week_micros, month_micros, ever_micros,
         (SELECT count(*) FROM members WHERE group_name = groups.name AND revoked IS NULL)
     FROM groups ORDER BY name";
-const KNOWN: &str = "SELECT EXISTS (SELECT 1 FROM groups WHERE name = $1),
-    EXISTS (SELECT 1 FROM members WHERE group_name = $1 AND revoked IS NULL)";
+/// Whether somebody is in the group `$name`: a member, or a user of a login service with a session or
+/// a token.
+macro_rules! has_members {
+    ($name:literal) => {
+        concat!(
+            "(EXISTS (SELECT 1 FROM members WHERE revoked IS NULL AND group_name = ",
+            $name,
+            ") OR EXISTS (SELECT 1 FROM subjects JOIN subject_logins AS login
+                ON login.issuer = subjects.issuer AND login.subject = subjects.name
+                WHERE group_name = ",
+            $name,
+            "))"
+        )
+    };
+}
+pub(super) use has_members;
+
+const KNOWN: &str =
+    concat!("SELECT EXISTS (SELECT 1 FROM groups WHERE name = $1), ", has_members!("$1"));
 const ADD: &str = "INSERT INTO groups (name, day_micros, week_micros, month_micros, ever_micros)
     VALUES ($1, $2, $3, $4, $5) ON CONFLICT (name) DO NOTHING";
 const UPDATE: &str = "UPDATE groups SET day_micros = $2, week_micros = $3, month_micros = $4,
     ever_micros = $5 WHERE name = $1";
-const REMOVE: &str = "DELETE FROM groups WHERE name = $1 AND NOT EXISTS
-    (SELECT 1 FROM members WHERE group_name = $1 AND revoked IS NULL)";
+const REMOVE: &str = concat!("DELETE FROM groups WHERE name = $1 AND NOT ", has_members!("$1"));
 
 impl PostgresStore {
     pub(in crate::store) async fn kept_limit(

@@ -68,8 +68,12 @@ impl Ledger {
         name: &str,
         change: GroupChange,
     ) -> Result<Result<(), GroupError>> {
+        // Also users of a login service with a session or a token.
         let known = "SELECT EXISTS (SELECT 1 FROM groups WHERE name = ?1),
-            EXISTS (SELECT 1 FROM members WHERE group_name = ?1 AND revoked IS NULL)";
+            EXISTS (SELECT 1 FROM members WHERE group_name = ?1 AND revoked IS NULL)
+            OR EXISTS (SELECT 1 FROM subjects JOIN subject_logins AS login
+                ON login.issuer = subjects.issuer AND login.subject = subjects.name
+                WHERE group_name = ?1)";
         let known =
             self.connection.query_row(known, [name], |row| Ok((row.get(0)?, row.get(1)?)))?;
         if let Err(refused) = change.check(known) {
