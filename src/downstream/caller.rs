@@ -189,6 +189,7 @@ fn network(address: IpAddr) -> IpAddr {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::downstream::route::DEFAULT_ROUTE;
 
     #[test]
     fn ipv6_callers_share_a_64_network_and_mapped_addresses_are_ipv4() {

@@ -82,7 +82,7 @@ pub(super) fn check_budgets(scopes: &[ScopeBudget], price: Usd) -> Result<(), Re
     Ok(())
 }
 
-/// A budget of which a purchase has brought the spending to a threshold.
+/// A budget whose spending has reached a threshold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Crossing {
     pub(super) scope: ScopeKind,
@@ -93,7 +93,8 @@ pub(super) struct Crossing {
     pub(super) spent: Usd,
 }
 
-/// Returns the thresholds that a purchase of this price crosses. `scopes` do not include it yet.
+/// Returns the thresholds that are reached with a purchase of this price. `scopes` do not include it
+/// yet. An earlier purchase may have reached them: the store reports each once.
 pub(super) fn crossings(
     scopes: &[ScopeBudget],
     price: Usd,
@@ -110,8 +111,7 @@ pub(super) fn crossings(
             let threshold = u128::from(limit.as_micros()) * u128::from(percent);
             let reaches = |spent: Usd| u128::from(spent.as_micros()) * 100 >= threshold;
             let spent = checked_sum(before, price)?;
-            let crosses = !reaches(before) && reaches(spent);
-            crosses.then_some(Crossing { scope, period, percent, limit, spent })
+            reaches(spent).then_some(Crossing { scope, period, percent, limit, spent })
         })
     })
 }

@@ -12,7 +12,8 @@ use super::step::{Need, Step, statement};
 use crate::store::{Job, JobState, StatusUpdate, Unavailable};
 
 /// Jobs without a living poller. A server takes its share, so that others get theirs; what they leave,
-/// it takes at its next call.
+/// it takes at its next call. Returns its own, too: if the database failed meanwhile, their pollers may
+/// have ended.
 const CLAIM: &str = concat!(
     "WITH share AS MATERIALIZED (
   SELECT ceil(count(*)::numeric / greatest(1, (
@@ -25,8 +26,10 @@ const CLAIM: &str = concat!(
       SELECT 1 FROM instances WHERE instances.id = jobs.poller AND ended IS NULL)
     ORDER BY number LIMIT (SELECT most FROM share) FOR UPDATE OF jobs SKIP LOCKED)
   RETURNING jobs.*
+), mine AS (
+  SELECT * FROM claimed UNION ALL SELECT * FROM jobs WHERE state = 'open' AND poller = $1
 ) ",
-    select_jobs!("claimed ORDER BY number")
+    select_jobs!("mine ORDER BY number")
 );
 const NEWS: &str = "SELECT request_id, revision, status_at, body, state
     FROM jobs JOIN unnest($1::text[], $2::bigint[]) AS known(id, seen) ON request_id = known.id

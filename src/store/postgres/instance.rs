@@ -14,10 +14,11 @@ use tracing::{error, info, warn};
 use uuid::Uuid;
 
 use super::clock_jumps::{self, ClockComparison, first_row};
-use super::column;
+use super::column::{self, nanos};
 use super::events::unknown_data;
 use super::flush::PreparedConnection;
 use super::lanes::Lanes;
+use super::restored::after_loss;
 use super::schema::{self, new_name};
 use super::settle;
 use super::shared::Shared;
@@ -44,21 +45,37 @@ const REGISTER: &str = "INSERT INTO instances (kind, name, pid, version, began, 
         (SELECT secret FROM instances WHERE id = $6::bigint) FROM store
     WHERE ($5::boolean OR moved_to IS NULL) AND NOT EXISTS (SELECT 1 FROM imports) RETURNING id";
 /// Renames the ledger, too, if it has forgotten a heartbeat (`$2`) that it had committed: then it may
-/// have forgotten purchases. Each instance that notices renames it: one name is as good as another.
+/// have forgotten purchases. Each instance that notices renames it: one name is as good as another. The
+/// next start notes the new cluster and renames nothing.
 const BEAT_SQL: &str = concat!(
     "WITH beaten AS (
   UPDATE instances SET until = {clock} + 15000000000, beat = beat + 1
   WHERE id = $1 AND ended IS NULL RETURNING beat
+), lost AS (
+  SELECT beat FROM beaten WHERE beat <= $2::bigint
 ), renamed AS (
-  UPDATE store SET name = ",
+  UPDATE store SET cluster = NULL, name = ",
     new_name!("{now}"),
-    " FROM beaten WHERE beat <= $2::bigint RETURNING store.name
-)
-SELECT beat, {now}, coalesce(renamed.name, store.name), {clock}, clock_moved
-FROM beaten, rate_limit, store LEFT JOIN renamed ON true"
+    " FROM lost RETURNING store.name
+), ",
+    after_loss!("lost", "$3::bigint"),
+    "
+SELECT beat, {now}, coalesce(renamed.name, store.name), {clock}, clock_moved,
+  CASE WHEN renamed.name IS NOT NULL THEN setval(of, nextval(of) + 1000000) END
+FROM beaten, rate_limit, instance_numbers, store LEFT JOIN renamed ON true"
 );
 const IS_LISTED: &str = "SELECT 1 FROM instances WHERE id = $1";
-const RENAME: &str = concat!("UPDATE store SET name = ", new_name!("{now}"));
+/// The same, if the database has forgotten the instance itself.
+const RENAME: &str = concat!(
+    "WITH renamed AS (
+  UPDATE store SET cluster = NULL, name = ",
+    new_name!("{now}"),
+    " RETURNING 1
+), ",
+    after_loss!("renamed", "$1::bigint"),
+    "
+SELECT setval(of, nextval(of) + 1000000) FROM instance_numbers"
+);
 /// Those that did not sign off, and whether their lease is valid.
 pub(super) const LIVING: &str =
     "SELECT id, name, until >= {clock} FROM instances WHERE ended IS NULL ORDER BY id";
@@ -194,7 +211,8 @@ async fn clean_up(shared: Arc<Shared>, lanes: Lanes, is_sweep_due: bool) {
 async fn beat(shared: &Shared, lanes: &Lanes) {
     let left = clock::since_boot();
     let (me, known) = (shared.number(), shared.beat.load(Ordering::Relaxed));
-    let step = Step::plain(statement!(BEAT_SQL, me, known));
+    let period = shared.target.rate_period.map(nanos);
+    let step = Step::plain(statement!(BEAT_SQL, me, known, period));
     let Ok(rows) = lanes.request(&lanes.pulse, step).await else { return };
     let Some(row) = first_row(&rows, 0) else {
         let ask = Step::plain(statement!(IS_LISTED, me));
@@ -243,7 +261,8 @@ async fn join_again(shared: &Shared, lanes: &Lanes, is_forgotten: bool) {
     shared.lease.end();
     let left = clock::since_boot();
     let old = shared.number();
-    let rename = is_forgotten.then(|| statement!(RENAME));
+    let period = shared.target.rate_period.map(nanos);
+    let rename = is_forgotten.then(|| statement!(RENAME, period));
     let statements = [registration(shared)].into_iter().chain(rename).collect();
     let joining = Step::new(Need::Plain, statements);
     let Ok(rows) = lanes.request(&lanes.pulse, joining).await else { return };
@@ -291,7 +310,7 @@ async fn sweep(shared: &Shared, lanes: &Lanes) {
         let in_hand = running.purchases.keys().map(|id| id.0).collect();
         (in_hand, running.doubtful.keys().copied().collect())
     };
-    let age: Value = Box::new(column::nanos(SWEEP_AGE));
+    let age: Value = Box::new(nanos(SWEEP_AGE));
     let values: Vec<Value> = vec![Box::new(shared.number()), age, Box::new(in_hand)];
     let find = Step::plain(Statement { sql: LOST, values });
     let Ok(rows) = lanes.request(&lanes.reads, find).await else { return };
@@ -309,7 +328,7 @@ async fn sweep(shared: &Shared, lanes: &Lanes) {
 /// Ends slots of this instance that it does not have in hand, and those of dead numbers.
 async fn sweep_slots(shared: &Shared, lanes: &Lanes) {
     let (me, in_hand) = (shared.number(), shared.slots.ids());
-    let sweep = statement!(SWEEP_SLOTS, me, column::nanos(SWEEP_AGE), in_hand);
+    let sweep = statement!(SWEEP_SLOTS, me, nanos(SWEEP_AGE), in_hand);
     // If it fails, the next sweep finds them.
     lanes.request(&lanes.marks, Step::plain(sweep)).await.ok();
 }

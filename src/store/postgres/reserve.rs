@@ -139,8 +139,8 @@ FROM verdict, t, today, latest, account LEFT JOIN known ON true"
 
 const RESERVE: &str = reserve!("");
 
-/// The same, and reports the budgets of which the purchase brings the spending to one of the
-/// percentages `$24`.
+/// The same, and reports the budgets whose spending has reached one of the percentages `$24`, each
+/// once in its period.
 const RESERVE_AND_REPORT: &str = reserve!(concat!(
     ", crossed AS MATERIALIZED (
   SELECT b.kind, b.whose, p.name AS period, p.number, rule.percent, sums.most,
@@ -152,7 +152,6 @@ const RESERVE_AND_REPORT: &str = reserve!(concat!(
     LATERAL (VALUES (1, 'day', today.day), (2, 'week', today.monday), (3, 'month', today.month), (4, 'ever', 0))
       AS p(nth, name, number)
   WHERE b.rank = sums.rank AND p.nth = sums.nth AND sums.most IS NOT NULL
-    AND sums.spent::numeric * 100 < sums.most::numeric * rule.percent
     AND (sums.spent + $6::bigint)::numeric * 100 >= sums.most::numeric * rule.percent
 ), raised AS (
   INSERT INTO alerts (rule, whose, period, at)

@@ -24,6 +24,32 @@ const CLUSTER: &str =
     "SELECT system_identifier || '/' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8)
     FROM pg_control_system()";
 
+/// Slots, spending and numbers of instances may be missing where `$lost` has a row. `$period` is that of
+/// the rate limit, if the settings know it.
+macro_rules! after_loss {
+    ($lost:literal, $period:literal) => {
+        concat!(
+            "shut AS (
+  UPDATE rate_limit SET blocked_until = greatest(blocked_until,
+    {clock} + coalesce(",
+            $period,
+            ", least(seconds, 86400) * 1000000000, 60000000000))
+  FROM ",
+            $lost,
+            "
+), forgotten AS (
+  UPDATE account SET balance = NULL, balance_mark = NULL, balance_as_of = NULL
+  FROM ",
+            $lost,
+            "
+), instance_numbers AS (
+  SELECT pg_get_serial_sequence('instances', 'id')::regclass AS of
+)"
+        )
+    };
+}
+pub(super) use after_loss;
+
 /// Records the cluster. If it is another one, or if the operator says so (`$2`), purchases and slots
 /// may be missing: the ledger gets another name, one period of the rate limit passes without a
 /// request, the balance is read again, and no number of an instance is given twice.
@@ -36,16 +62,9 @@ const NOTE: &str = concat!(
     new_name!("{clock}"),
     " ELSE name END
   FROM found WHERE is_other OR cluster IS NULL
-), shut AS (
-  UPDATE rate_limit SET blocked_until = greatest(blocked_until,
-    {clock} + coalesce($3::bigint, least(seconds, 86400) * 1000000000, 60000000000))
-  FROM found WHERE is_other
-), forgotten AS (
-  UPDATE account SET balance = NULL, balance_mark = NULL, balance_as_of = NULL
-  FROM found WHERE is_other
-), instance_numbers AS (
-  SELECT pg_get_serial_sequence('instances', 'id')::regclass AS of
-)
+), ",
+    after_loss!("found WHERE is_other", "$3::bigint"),
+    "
 SELECT is_other, CASE WHEN is_other THEN setval(of, nextval(of) + 1000000) END
 FROM found, instance_numbers"
 );

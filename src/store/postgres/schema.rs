@@ -262,12 +262,14 @@ pub(super) async fn prepare(session: &PreparedConnection, may_migrate: bool) -> 
                 "its tables are missing or older than this tollgate: run `tollgate store migrate`";
             return Err(why.into());
         }
-        // Each sale reads `store` first, too, so neither waits for the other. Fails if another instance
+        // Each sale reads these first, too, so neither waits for the other. Fails if another instance
         // has made this step meanwhile.
         let lock = if version == 0 {
             String::new()
         } else {
-            format!("LOCK TABLE store; SELECT 1 / count(*) FROM store WHERE version = {version};")
+            format!(
+                "LOCK TABLE instances, store; SELECT 1 / count(*) FROM store WHERE version = {version};"
+            )
         };
         let tables = migration.join(";\n");
         let script = format!(
