@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::fmt;
 use std::str::FromStr;
-use std::sync::Mutex;
+use std::sync::{LazyLock, Mutex};
 use std::time::{Duration, SystemTime};
 
 use nix::time::{ClockId, clock_gettime};
@@ -24,6 +24,13 @@ pub fn now() -> Instant {
 pub fn since_boot() -> Duration {
     let now = clock_gettime(ClockId::CLOCK_BOOTTIME);
     now.or_else(|_| clock_gettime(ClockId::CLOCK_MONOTONIC)).map(Duration::from).unwrap_or_default()
+}
+
+/// Returns a time that advances with [`now`], also when that is paused, for a simulation.
+pub fn simulated_since_boot() -> Duration {
+    static FIRST: LazyLock<Instant> = LazyLock::new(now);
+    // The paused clock of another runtime may be behind that of the first caller.
+    (now() + Duration::from_secs(DAY)).saturating_duration_since(*FIRST)
 }
 
 thread_local! {

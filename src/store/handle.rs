@@ -193,6 +193,15 @@ impl Store {
         Ok(Self { backend: Backend::Postgres(opened), hook: None })
     }
 
+    /// Waits until the heartbeats that were sent are answered, for a simulation.
+    #[doc(hidden)]
+    pub async fn heartbeats_answered(&self) -> Result<(), Unavailable> {
+        match &self.backend {
+            Backend::Sqlite(_) => Ok(()),
+            Backend::Postgres(store) => store.heartbeats_answered().await,
+        }
+    }
+
     async fn open(target: PostgresTarget, clock: Option<Clock>) -> Result<Self, OpenError> {
         let opened = PostgresStore::open(target, clock).await.map_err(OpenError::Unusable)?;
         Ok(Self { backend: Backend::Postgres(opened), hook: None })

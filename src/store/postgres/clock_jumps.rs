@@ -14,8 +14,8 @@ use tokio_postgres::types::{IsNull, ToSql, Type, to_sql_checked};
 use tracing::warn;
 
 use super::column::{self, Read, nanos};
+use super::shared::Shared;
 use super::step::{Statement, StepRows, statement};
-use crate::clock;
 use crate::metrics::SharedLedgerMetrics;
 use crate::store::Unavailable;
 use crate::sync::lock;
@@ -61,18 +61,21 @@ pub(super) type LastReading = Mutex<Option<ClockReading>>;
 /// A comparison that is part of a step under the lock of the rate limit.
 pub(super) struct ClockComparison {
     last: Option<ClockReading>,
+    since_boot: fn() -> Duration,
     asked: Arc<AtomicU64>,
 }
 
 impl ClockComparison {
-    pub(super) fn new(last: &LastReading) -> Self {
-        Self { last: *lock(last), asked: Arc::default() }
+    pub(super) fn new(shared: &Shared) -> Self {
+        let Shared { last_reading, since_boot, .. } = shared;
+        Self { last: *lock(last_reading), since_boot: *since_boot, asked: Arc::default() }
     }
 
     /// Returns the statements before and after the lock.
     pub(super) fn statements(&self) -> [Statement; 2] {
-        let expected = ExpectedClock { last: self.last, asked: Arc::clone(&self.asked) };
-        let moved = self.last.map(|last| last.moved);
+        let Self { last, since_boot, ref asked } = *self;
+        let expected = ExpectedClock { last, since_boot, asked: Arc::clone(asked) };
+        let moved = last.map(|last| last.moved);
         [statement!(COMPARE, expected), statement!(MOVE, moved)]
     }
 
@@ -105,12 +108,12 @@ impl ClockComparison {
 
 /// Takes in the clock that a heartbeat has read. Returns whether it has jumped ahead; the reading
 /// then stays, so that a [`ClockComparison`] finds the jump, too.
-pub(super) fn has_jumped(last: &LastReading, asked: Duration, database: i64, moved: i64) -> bool {
+pub(super) fn has_jumped(shared: &Shared, asked: Duration, database: i64, moved: i64) -> bool {
     let reading = ClockReading { database, moved, asked };
-    let mut last = lock(last);
+    let mut last = lock(&shared.last_reading);
     let jump = last.map_or(0, |last| {
         let moved = moved.saturating_sub(last.moved);
-        database.saturating_sub(last.expected(clock::since_boot())).saturating_sub(moved)
+        database.saturating_sub(last.expected((shared.since_boot)())).saturating_sub(moved)
     });
     if jump <= TOLERANCE {
         *last = Some(reading);
@@ -134,6 +137,7 @@ impl ClockReading {
 #[derive(Debug)]
 struct ExpectedClock {
     last: Option<ClockReading>,
+    since_boot: fn() -> Duration,
     asked: Arc<AtomicU64>,
 }
 
@@ -143,7 +147,7 @@ impl ToSql for ExpectedClock {
         kind: &Type,
         out: &mut BytesMut,
     ) -> Result<IsNull, Box<dyn std::error::Error + Sync + Send>> {
-        let now = clock::since_boot();
+        let now = (self.since_boot)();
         self.asked.store(nanos(now).unsigned_abs(), Ordering::Relaxed);
         self.last.map(|last| last.expected(now)).to_sql(kind, out)
     }

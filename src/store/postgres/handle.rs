@@ -52,7 +52,7 @@ impl PostgresStore {
         target: PostgresTarget,
         clock: Option<Clock>,
     ) -> Result<Self, Reason> {
-        Self::open_with(target, clock, |work| spawn(work).map(Some)).await
+        Self::open_with(target, clock, clock::since_boot, |work| spawn(work).map(Some)).await
     }
 
     /// The same on the caller's runtime: its time is the store's, and its end is a crash.
@@ -61,15 +61,16 @@ impl PostgresStore {
             tokio::spawn(work);
             Ok(None)
         };
-        Self::open_with(target, None, spawn_here).await
+        Self::open_with(target, None, clock::simulated_since_boot, spawn_here).await
     }
 
     async fn open_with(
         target: PostgresTarget,
         clock: Option<Clock>,
+        since_boot: fn() -> Duration,
         start: impl FnOnce(BoxFuture<'static, ()>) -> Result<Option<thread::JoinHandle<()>>, Reason>,
     ) -> Result<Self, Reason> {
-        let shared = Arc::new(Shared::new(target, LedgerClock::new(clock)));
+        let shared = Arc::new(Shared::new(target, LedgerClock::new(clock), since_boot));
         let (stop, stopped) = watch::channel(false);
         let (lanes, all) = Lanes::new(&shared, &stopped);
         let (opened, is_open) = oneshot::channel();
@@ -93,6 +94,11 @@ impl PostgresStore {
     /// Runs a step on a lane.
     pub(super) async fn run(&self, lane: &LaneQueue, step: Step) -> Result<StepRows, Unavailable> {
         self.lanes().request(lane, step).await
+    }
+
+    /// Asks on the connection of heartbeats, which answers in order.
+    pub(in crate::store) async fn heartbeats_answered(&self) -> Result<(), Unavailable> {
+        self.run(&self.lanes().pulse, Step::plain(statement!("SELECT 1"))).await.map(drop)
     }
 
     /// Returns the rows of a query, as `read` converts them.
@@ -128,8 +134,8 @@ impl PostgresStore {
     }
 
     pub(in crate::store) fn metrics(&self) -> SharedLedgerMetrics {
-        let Shared { metrics, lease, .. } = self.shared();
-        let seconds = lease.remaining(clock::since_boot()).as_secs();
+        let Shared { metrics, lease, since_boot, .. } = self.shared();
+        let seconds = lease.remaining(since_boot()).as_secs();
         metrics.lease_seconds.set(i64::try_from(seconds).unwrap_or(i64::MAX));
         metrics.clone()
     }

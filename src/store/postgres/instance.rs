@@ -153,7 +153,7 @@ fn registration(shared: &Shared) -> Statement {
 
 /// Enters this process into the list of instances, and returns its number.
 pub(super) async fn register(session: &PreparedConnection, shared: &Shared) -> Result<(), Reason> {
-    let left = clock::since_boot();
+    let left = (shared.since_boot)();
     let Statement { sql, values } = registration(shared);
     let rows = session.query(sql, &values).await?;
     let id = rows.first().ok_or("the database gave no number")?.try_get(0)?;
@@ -199,7 +199,7 @@ pub(super) async fn pulse(shared: Arc<Shared>, lanes: Lanes, mut stop: watch::Re
 }
 
 async fn clean_up(shared: Arc<Shared>, lanes: Lanes, is_sweep_due: bool) {
-    if shared.lease.may_bury(clock::since_boot()) {
+    if shared.lease.may_bury((shared.since_boot)()) {
         bury_expired(&shared, &lanes).await;
     }
     if is_sweep_due {
@@ -209,7 +209,7 @@ async fn clean_up(shared: Arc<Shared>, lanes: Lanes, is_sweep_due: bool) {
 }
 
 async fn beat(shared: &Shared, lanes: &Lanes) {
-    let left = clock::since_boot();
+    let left = (shared.since_boot)();
     let (me, known) = (shared.number(), shared.beat.load(Ordering::Relaxed));
     let period = shared.target.rate_period.map(nanos);
     let step = Step::plain(statement!(BEAT_SQL, me, known, period));
@@ -235,17 +235,17 @@ async fn beat(shared: &Shared, lanes: &Lanes) {
         error!("ledger database lost commits; ledger renamed");
     }
     if let (Ok(database), Ok(moved)) = (column::get(row, 3), column::get(row, 4))
-        && clock_jumps::has_jumped(&shared.last_reading, left, database, moved)
+        && clock_jumps::has_jumped(shared, left, database, moved)
     {
         // By that clock, all leases are over.
-        shared.lease.postpone_burials(clock::since_boot());
+        shared.lease.postpone_burials((shared.since_boot)());
         keep_slots(shared, lanes).await;
     }
 }
 
 /// Moves the replies of slots by the jump of the database's clock.
 async fn keep_slots(shared: &Shared, lanes: &Lanes) {
-    let comparison = ClockComparison::new(&shared.last_reading);
+    let comparison = ClockComparison::new(shared);
     let [compare, move_replies] = comparison.statements();
     let step = Step::new(Need::Plain, vec![compare, statement!(turns::LOCK), move_replies]);
     // If it fails, the next heartbeat or turn finds the jump again.
@@ -259,7 +259,7 @@ async fn keep_slots(shared: &Shared, lanes: &Lanes) {
 /// that number, it may have forgotten purchases, too, so the ledger gets another name.
 async fn join_again(shared: &Shared, lanes: &Lanes, is_forgotten: bool) {
     shared.lease.end();
-    let left = clock::since_boot();
+    let left = (shared.since_boot)();
     let old = shared.number();
     let period = shared.target.rate_period.map(nanos);
     let rename = is_forgotten.then(|| statement!(RENAME, period));

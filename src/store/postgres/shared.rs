@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use tokio::sync::Notify;
 
@@ -11,7 +12,7 @@ use super::clock::LedgerClock;
 use super::clock_jumps::LastReading;
 use super::lease::Lease;
 use super::own_slots::OwnSlots;
-use crate::clock::{self, Instant};
+use crate::clock::Instant;
 use crate::contract::money::Usd;
 use crate::metrics::{Histogram, SharedLedgerMetrics};
 use crate::store::{AccountLimit, PurchaseId, Reason, Unavailable};
@@ -20,6 +21,8 @@ use crate::sync::lock;
 pub(super) struct Shared {
     pub(super) target: PostgresTarget,
     pub(super) clock: Arc<LedgerClock>,
+    /// The clock of leases, which a simulation replaces.
+    pub(super) since_boot: fn() -> Duration,
     /// The ledger's public name.
     pub(super) name: Mutex<Arc<str>>,
     /// The number of this instance, which changes after it was declared dead.
@@ -61,10 +64,15 @@ pub(super) struct RunningPurchase {
 }
 
 impl Shared {
-    pub(super) fn new(target: PostgresTarget, clock: LedgerClock) -> Self {
+    pub(super) fn new(
+        target: PostgresTarget,
+        clock: LedgerClock,
+        since_boot: fn() -> Duration,
+    ) -> Self {
         Self {
             target,
             clock: Arc::new(clock),
+            since_boot,
             name: Mutex::new("".into()),
             instance: AtomicI64::new(0),
             buried: Notify::new(),
@@ -114,7 +122,7 @@ impl Shared {
     /// Returns whether this instance still answers for a running purchase.
     pub(super) fn may_send(&self, id: PurchaseId) -> bool {
         let owner = lock(&self.running).purchases.get(&id).map(|purchase| purchase.owner);
-        owner.is_some_and(|owner| self.lease.holds(owner, clock::since_boot()))
+        owner.is_some_and(|owner| self.lease.holds(owner, (self.since_boot)()))
     }
 
     pub(super) fn held(&self, id: PurchaseId) {

@@ -25,7 +25,8 @@ END $$;";
 const CLEAR: &str = "
 DELETE FROM replies; DELETE FROM purchases; DELETE FROM spent; DELETE FROM slots;
 DELETE FROM waiting; DELETE FROM instances;
-UPDATE account SET committed = 0; UPDATE rate_limit SET blocked_until = 0, purchases_since_poll = 0;";
+UPDATE account SET committed = 0;
+UPDATE rate_limit SET blocked_until = 0, purchases_since_poll = 0, clock_moved = 0;";
 const PURCHASES: &str = "
 SELECT p.id, p.state, coalesce(p.cost_micros, p.price_micros), i.id IS NULL OR i.ended IS NOT NULL
 FROM purchases p LEFT JOIN instances i ON i.id = p.owner ORDER BY p.number";

@@ -130,6 +130,7 @@ impl Process {
             // the beat, the search for the dead, the burial and the sweep come one after the other.
             for _ in 0..4 {
                 yield_now().await;
+                store.heartbeats_answered().await.ok();
                 store.recorded_rate_limit().await.ok();
             }
         });
@@ -144,7 +145,8 @@ impl Process {
         let limit = SlotLimit { fixed: Some(rate), assumed: rate };
         for _ in 0..MAX_ATTEMPTS {
             let is_reached = self.runtime.block_on(async {
-                self.store.recorded_rate_limit().await.is_ok()
+                self.store.heartbeats_answered().await.is_ok()
+                    && self.store.recorded_rate_limit().await.is_ok()
                     && self.fleet.take_turns(&[], limit).await.is_ok()
                     && self.store.ensure_usable().await.is_ok()
             });
