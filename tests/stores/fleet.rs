@@ -319,8 +319,9 @@ async fn jobs_of_an_ended_instance_are_shared_among_the_others() {
     gone.close();
     assert_eq!(claim(&one.store).await, list(&["a", "b"]));
     assert_eq!(claim(&other).await, list(&["c"]));
-    assert_eq!(claim(&one.store).await, list(&["d"]));
-    assert_eq!(claim(&other).await, list(&[]));
+    // Its own are among them: their pollers may have ended while the database failed.
+    assert_eq!(claim(&one.store).await, list(&["a", "b", "d"]));
+    assert_eq!(claim(&other).await, list(&["c"]));
 }
 
 fn list(names: &[&str]) -> Vec<Arc<str>> {
