@@ -1,8 +1,8 @@
 //! The audit log.
 
 use super::column::{self, nanos, signed};
-use super::groups::has_members;
 use super::handle::PostgresStore;
+use super::schema::has_members;
 use super::step::{Statement, statement};
 use crate::store::audit_log::{
     self, ADD_GROUP, ADD_MEMBER, CHANGE_GROUP, MemberField, RAISE_MEMBER, REMOVE_GROUP,

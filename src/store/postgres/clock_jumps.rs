@@ -14,7 +14,6 @@ use tokio_postgres::types::{IsNull, ToSql, Type, to_sql_checked};
 use tracing::warn;
 
 use super::column::{self, Read, nanos};
-use super::shared::Shared;
 use super::step::{Statement, StepRows, statement};
 use crate::metrics::SharedLedgerMetrics;
 use crate::store::Unavailable;
@@ -48,11 +47,11 @@ SELECT clock_moved + jump.by, jump.by FROM rate_limit, jump";
 /// The database's clock as it was read last.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ClockReading {
-    database: i64,
+    pub(super) database: i64,
     /// How far replies had been moved by then, in all.
-    moved: i64,
+    pub(super) moved: i64,
     /// The time since boot when the question left.
-    asked: Duration,
+    pub(super) asked: Duration,
 }
 
 /// The last reading of the database's clock; `None` before the first.
@@ -66,9 +65,8 @@ pub(super) struct ClockComparison {
 }
 
 impl ClockComparison {
-    pub(super) fn new(shared: &Shared) -> Self {
-        let Shared { last_reading, since_boot, .. } = shared;
-        Self { last: *lock(last_reading), since_boot: *since_boot, asked: Arc::default() }
+    pub(super) fn new(last: &LastReading, since_boot: fn() -> Duration) -> Self {
+        Self { last: *lock(last), since_boot, asked: Arc::default() }
     }
 
     /// Returns the statements before and after the lock.
@@ -108,12 +106,12 @@ impl ClockComparison {
 
 /// Takes in the clock that a heartbeat has read. Returns whether it has jumped ahead; the reading
 /// then stays, so that a [`ClockComparison`] finds the jump, too.
-pub(super) fn has_jumped(shared: &Shared, asked: Duration, database: i64, moved: i64) -> bool {
-    let reading = ClockReading { database, moved, asked };
-    let mut last = lock(&shared.last_reading);
+pub(super) fn has_jumped(last: &LastReading, reading: ClockReading, now: Duration) -> bool {
+    let ClockReading { database, moved, .. } = reading;
+    let mut last = lock(last);
     let jump = last.map_or(0, |last| {
         let moved = moved.saturating_sub(last.moved);
-        database.saturating_sub(last.expected((shared.since_boot)())).saturating_sub(moved)
+        database.saturating_sub(last.expected(now)).saturating_sub(moved)
     });
     if jump <= TOLERANCE {
         *last = Some(reading);

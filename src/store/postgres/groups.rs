@@ -6,6 +6,7 @@ use super::audit_log;
 use super::column::{self, signed};
 use super::handle::PostgresStore;
 use super::members::LOCK;
+use super::schema::has_members;
 use super::step::{Need, Step, statement};
 use crate::contract::money::Usd;
 use crate::store::{
@@ -21,23 +22,6 @@ const EXTRA: &str = "SELECT least(sum(micros), 4611686018427387903)::bigint, min
 const GROUPS: &str = "SELECT name, day_micros, week_micros, month_micros, ever_micros,
         (SELECT count(*) FROM members WHERE group_name = groups.name AND revoked IS NULL)
     FROM groups ORDER BY name";
-/// Whether somebody is in the group `$name`: a member, or a user of a login service with a session or
-/// a token.
-macro_rules! has_members {
-    ($name:literal) => {
-        concat!(
-            "(EXISTS (SELECT 1 FROM members WHERE revoked IS NULL AND group_name = ",
-            $name,
-            ") OR EXISTS (SELECT 1 FROM subjects JOIN subject_logins AS login
-                ON login.issuer = subjects.issuer AND login.subject = subjects.name
-                WHERE group_name = ",
-            $name,
-            "))"
-        )
-    };
-}
-pub(super) use has_members;
-
 const KNOWN: &str =
     concat!("SELECT EXISTS (SELECT 1 FROM groups WHERE name = $1), ", has_members!("$1"));
 const ADD: &str = "INSERT INTO groups (name, day_micros, week_micros, month_micros, ever_micros)

@@ -13,13 +13,12 @@ use tokio::time::{MissedTickBehavior, interval};
 use tracing::{error, info, warn};
 use uuid::Uuid;
 
-use super::clock_jumps::{self, ClockComparison, first_row};
+use super::clock_jumps::{self, ClockComparison, ClockReading, first_row};
 use super::column::{self, nanos};
 use super::events::unknown_data;
 use super::flush::PreparedConnection;
 use super::lanes::Lanes;
-use super::restored::after_loss;
-use super::schema::{self, new_name};
+use super::schema::{self, after_loss, new_name};
 use super::settle;
 use super::shared::Shared;
 use super::step::{Need, Statement, Step, Value, statement};
@@ -235,7 +234,11 @@ async fn beat(shared: &Shared, lanes: &Lanes) {
         error!("ledger database lost commits; ledger renamed");
     }
     if let (Ok(database), Ok(moved)) = (column::get(row, 3), column::get(row, 4))
-        && clock_jumps::has_jumped(shared, left, database, moved)
+        && clock_jumps::has_jumped(
+            &shared.last_reading,
+            ClockReading { database, moved, asked: left },
+            (shared.since_boot)(),
+        )
     {
         // By that clock, all leases are over.
         shared.lease.postpone_burials((shared.since_boot)());
@@ -245,7 +248,7 @@ async fn beat(shared: &Shared, lanes: &Lanes) {
 
 /// Moves the replies of slots by the jump of the database's clock.
 async fn keep_slots(shared: &Shared, lanes: &Lanes) {
-    let comparison = ClockComparison::new(shared);
+    let comparison = ClockComparison::new(&shared.last_reading, shared.since_boot);
     let [compare, move_replies] = comparison.statements();
     let step = Step::new(Need::Plain, vec![compare, statement!(turns::LOCK), move_replies]);
     // If it fails, the next heartbeat or turn finds the jump again.

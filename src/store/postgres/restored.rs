@@ -15,7 +15,7 @@ use super::column::nanos;
 use super::connect::connect;
 use super::flush::PreparedConnection;
 use super::moved;
-use super::schema::{self, new_name};
+use super::schema::{self, after_loss, new_name};
 use super::step::statement;
 use crate::store::Reason;
 
@@ -23,32 +23,6 @@ use crate::store::Reason;
 const CLUSTER: &str =
     "SELECT system_identifier || '/' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8)
     FROM pg_control_system()";
-
-/// Slots, spending and numbers of instances may be missing where `$lost` has a row. `$period` is that of
-/// the rate limit, if the settings know it.
-macro_rules! after_loss {
-    ($lost:literal, $period:literal) => {
-        concat!(
-            "shut AS (
-  UPDATE rate_limit SET blocked_until = greatest(blocked_until,
-    {clock} + coalesce(",
-            $period,
-            ", least(seconds, 86400) * 1000000000, 60000000000))
-  FROM ",
-            $lost,
-            "
-), forgotten AS (
-  UPDATE account SET balance = NULL, balance_mark = NULL, balance_as_of = NULL
-  FROM ",
-            $lost,
-            "
-), instance_numbers AS (
-  SELECT pg_get_serial_sequence('instances', 'id')::regclass AS of
-)"
-        )
-    };
-}
-pub(super) use after_loss;
 
 /// Records the cluster. If it is another one, or if the operator says so (`$2`), purchases and slots
 /// may be missing: the ledger gets another name, one period of the rate limit passes without a

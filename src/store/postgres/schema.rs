@@ -243,6 +243,49 @@ macro_rules! new_name {
 }
 pub(super) use new_name;
 
+/// Slots, spending and numbers of instances may be missing where `$lost` has a row. `$period` is that of
+/// the rate limit, if the settings know it.
+macro_rules! after_loss {
+    ($lost:literal, $period:literal) => {
+        concat!(
+            "shut AS (
+  UPDATE rate_limit SET blocked_until = greatest(blocked_until,
+    {clock} + coalesce(",
+            $period,
+            ", least(seconds, 86400) * 1000000000, 60000000000))
+  FROM ",
+            $lost,
+            "
+), forgotten AS (
+  UPDATE account SET balance = NULL, balance_mark = NULL, balance_as_of = NULL
+  FROM ",
+            $lost,
+            "
+), instance_numbers AS (
+  SELECT pg_get_serial_sequence('instances', 'id')::regclass AS of
+)"
+        )
+    };
+}
+pub(super) use after_loss;
+
+/// Whether somebody is in the group `$name`: a member, or a user of a login service with a session or
+/// a token.
+macro_rules! has_members {
+    ($name:literal) => {
+        concat!(
+            "(EXISTS (SELECT 1 FROM members WHERE revoked IS NULL AND group_name = ",
+            $name,
+            ") OR EXISTS (SELECT 1 FROM subjects JOIN subject_logins AS login
+                ON login.issuer = subjects.issuer AND login.subject = subjects.name
+                WHERE group_name = ",
+            $name,
+            "))"
+        )
+    };
+}
+pub(super) use has_members;
+
 /// The version of the tables that this program knows.
 pub(super) const NEWEST: i32 = MIGRATIONS.len() as i32;
 

@@ -171,7 +171,8 @@ impl Fleet {
         let (store, me) = (&self.0, self.0.shared().number());
         let slots: Vec<Uuid> = requests.iter().map(|request| request.slot.0).collect();
         let fixed = limit.fixed;
-        let comparison = ClockComparison::new(store.shared());
+        let comparison =
+            ClockComparison::new(&store.shared().last_reading, store.shared().since_boot);
         let [compare, move_replies] = comparison.statements();
         let mut statements = vec![
             compare,
