@@ -30,6 +30,11 @@ impl Caller {
         written.starts_with(MEMBER) || written.starts_with(SUBJECT)
     }
 
+    /// Returns whether it is a person or a program with a name, and not an address.
+    pub fn is_known(&self) -> bool {
+        !matches!(self, Self::Address(_))
+    }
+
     /// Returns the address's network of the given prefix length (for IPv4, for IPv6).
     pub fn network(&self, bits: (u32, u32)) -> Option<IpAddr> {
         match self {
