@@ -89,6 +89,15 @@ fn extra_raises_the_limits_of_a_member() {
         );
         assert_eq!(chat().status, 200, "{store}");
         assert_eq!(chat().code(), "budget_exhausted");
+        // A member without a budget of its own has one in the settings, which is raised.
+        let bob = gate.member("bob");
+        let path = format!("/bff/admin/members/{}/extra", bob.name);
+        let raised = gate.ask("POST", &path, &[root.bearer()], &body).json();
+        assert_eq!(
+            (&raised["extra"], &raised["budgets"][0]["limit"]),
+            (&json!("0.006000"), &json!(null))
+        );
+        assert!(raised["extra_until"].is_string());
     }
 }
 
