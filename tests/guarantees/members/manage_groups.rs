@@ -97,7 +97,14 @@ fn extra_raises_the_limits_of_a_member() {
             (&raised["extra"], &raised["budgets"][0]["limit"]),
             (&json!("0.006000"), &json!(null))
         );
-        assert!(raised["extra_until"].is_string());
+        let until = raised["extra_until"].as_str().unwrap();
+        let log = gate.ask("GET", "/bff/admin/audit", &[root.bearer()], "").json();
+        let entry = &log["entries"][0];
+        let new = format!("0.006 until {until}");
+        assert_eq!(
+            [&entry["act"], &entry["by"], &entry["of"], &entry["new"]],
+            ["member.extra", "member:root", "member:bob", &new]
+        );
     }
 }
 
