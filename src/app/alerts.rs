@@ -156,6 +156,11 @@ impl AlertWatcher {
     /// Raises or ends an alert, if that was not recorded yet.
     async fn set(&mut self, kind: EventKind, whose: &str, (is_raised, data): (bool, &Value)) {
         let key = (kind, Arc::from(whose));
+        if is_raised && !self.shared.webhooks.wants(kind) {
+            // A webhook that a reload adds hears of it.
+            self.raised.remove(&key);
+            return;
+        }
         if self.raised.get(&key) == Some(&is_raised) {
             return;
         }
@@ -174,7 +179,7 @@ impl AlertWatcher {
     /// Raises an alert of a period, once.
     async fn raise_in(&mut self, kind: EventKind, whose: &str, (period, data): (u64, &Value)) {
         let key = (kind, Arc::from(format!("{whose} {period}")));
-        if self.raised.contains_key(&key) {
+        if self.raised.contains_key(&key) || !self.shared.webhooks.wants(kind) {
             return;
         }
         let alert = Alert { kind, whose: whose.into(), period, data: data.to_string().into() };

@@ -426,7 +426,7 @@ fn member_error(name: &str, error: MemberError) -> CommandError {
         MemberError::Revoked => {
             format!("{name} is revoked, which is permanent; add a member under another name")
         }
-        MemberError::UnknownGroup => MemberError::UnknownGroup.to_string(),
+        error @ (MemberError::UnknownGroup | MemberError::LastAdmin) => error.to_string(),
         MemberError::Unavailable(why) => why.to_string(),
     })
 }

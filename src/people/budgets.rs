@@ -1,4 +1,4 @@
-//! Raises budgets for a time: on an admin's own account, or when a member asked for more.
+//! Raises budgets for a time: on an admin's own account, or when a caller asked for more.
 
 use super::{People, unavailable};
 use crate::clock::Date;
@@ -18,14 +18,17 @@ impl People {
         self.change_member(by, name, extra, None).await
     }
 
-    /// Keeps a member's request for more budget. An earlier one is replaced.
+    /// Keeps a caller's request for more budget. An earlier one is replaced.
     pub async fn ask_for_budget(
         &self,
         by: &Caller,
         amount: Usd,
         reason: String,
     ) -> Result<BudgetRequest, Problem> {
-        self.members()?;
+        if !by.is_known() {
+            let detail = "only members and users of a login can ask for more budget";
+            return Err(Problem::new(&NOT_FOUND).detail(detail));
+        }
         self.store.ask_for_budget(by.name(), amount, reason.into()).await.map_err(unavailable)
     }
 

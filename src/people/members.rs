@@ -102,5 +102,9 @@ fn refusal(name: &str, error: MemberError) -> Problem {
             invalid("revoked", "", detail)
         }
         MemberError::UnknownGroup => invalid("unknown_group", "/group", "there is no such group"),
+        MemberError::LastAdmin => {
+            let detail = format!("{name} is the last admin: make another member an admin first");
+            invalid("last_admin", "", detail)
+        }
     }
 }

@@ -49,7 +49,7 @@ impl MeReport {
                 "wait_seconds": clock::ceil_seconds(self.rate_limit.expected_wait()),
             },
         });
-        if let Caller::Member(_) = caller {
+        if caller.is_known() {
             document["may_ask"] = json!(true);
         }
         if let Some(name) = &session.display_name {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use http::StatusCode;
 use serde_json::{Value, json};
 
-use super::{Reports, budget_rows, unavailable};
+use super::{Reports, add_extra, budget_rows, unavailable};
 use crate::clock::iso8601;
 use crate::problem::Problem;
 use crate::response::{self, Response};
@@ -69,7 +69,7 @@ pub fn document(listed: &[MemberSpend]) -> Value {
 
 fn row(listed: &MemberSpend) -> Value {
     let MemberSpend { member, spent, extra, .. } = listed;
-    json!({
+    let mut row = json!({
         "name": &*member.name,
         "role": member.role.name(),
         "group": member.group.as_deref(),
@@ -79,5 +79,8 @@ fn row(listed: &MemberSpend) -> Value {
         "revoked": member.revoked_at.map(iso8601),
         "may_buy": member.may_buy.as_ref().map(|rule| rule.names().collect::<Vec<_>>()),
         "budgets": budget_rows(member.own_budget, spent, *extra),
-    })
+    });
+    // It also raises `budget.caller`, which is no row.
+    add_extra(&mut row, *extra);
+    row
 }

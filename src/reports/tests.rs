@@ -204,10 +204,13 @@ async fn csv_contains_text_and_no_formulas() {
     assert_eq!(answer.headers()[CONTENT_DISPOSITION], disposition);
     let csv = text(answer).await;
     let row = format!(
-        "\"'=HYPERLINK(\"\"x\"\")\",{},chat,\"'@alpha,1\",1,0.003000,0.000000,0.000000,0.000000\n",
+        "\"'=HYPERLINK(\"\"x\"\")\",,{},chat,\"'@alpha,1\",1,0.003000,0.000000,0.000000,0.000000\n",
         today()
     );
-    assert_eq!(csv, format!("caller,day,service,model,count,charged,unknown,held,saved\n{row}"));
+    assert_eq!(
+        csv,
+        format!("caller,group,day,service,model,count,charged,unknown,held,saved\n{row}")
+    );
 }
 
 #[tokio::test]

@@ -168,9 +168,11 @@ fn csv_download(rows: &[SpendRow]) -> Response {
         let [count, charged, unknown, held, saved] = SpendTotals::of([row]).columns();
         let service = row.service.name().to_owned();
         let (caller, model) = (row.caller.clone(), row.model.clone());
-        [caller, iso_day(row.day), service, model, count, charged, unknown, held, saved]
+        let group = row.group.clone().unwrap_or_default();
+        [caller, group, iso_day(row.day), service, model, count, charged, unknown, held, saved]
     });
-    let text = csv(&format!("caller,day,service,model,{}", SpendTotals::COLUMNS), rows).into();
+    let text =
+        csv(&format!("caller,group,day,service,model,{}", SpendTotals::COLUMNS), rows).into();
     let mut answer = response::from_bytes(StatusCode::OK, "text/csv; charset=utf-8", text);
     let headers = answer.headers_mut();
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));

@@ -11,22 +11,30 @@ use crate::contract::money::Usd;
 
 /// Who changes something, as the audit log names it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Actor(Arc<str>);
+pub struct Actor {
+    name: Arc<str>,
+    is_caller: bool,
+}
 
 impl Actor {
     /// Returns the user of a shell.
     pub fn command_line(user: &str, host: &str) -> Self {
-        Self(format!("command line ({user}@{host})").into())
+        Self { name: format!("command line ({user}@{host})").into(), is_caller: false }
     }
 
     pub fn name(&self) -> &str {
-        &self.0
+        &self.name
+    }
+
+    /// Whether it came with a request, and not from a shell of the server.
+    pub(super) fn is_caller(&self) -> bool {
+        self.is_caller
     }
 }
 
 impl From<&Caller> for Actor {
     fn from(caller: &Caller) -> Self {
-        Self(caller.name())
+        Self { name: caller.name(), is_caller: true }
     }
 }
 

@@ -30,6 +30,11 @@ impl Caller {
         written.starts_with(MEMBER) || written.starts_with(SUBJECT)
     }
 
+    /// Returns whether it is a person or a program with a name, and not an address.
+    pub fn is_known(&self) -> bool {
+        !matches!(self, Self::Address(_))
+    }
+
     /// Returns the address's network of the given prefix length (for IPv4, for IPv6).
     pub fn network(&self, bits: (u32, u32)) -> Option<IpAddr> {
         match self {
@@ -101,6 +106,12 @@ pub struct Member {
     pub revoked_at: Option<Duration>,
 }
 
+impl Member {
+    pub(super) fn is_active_admin(&self) -> bool {
+        self.role == Role::Admin && self.revoked_at.is_none()
+    }
+}
+
 /// A session cookie, which stands for a member's token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LoginSession {
@@ -122,6 +133,9 @@ pub enum MemberError {
     Revoked,
     #[error("there is no such group")]
     UnknownGroup,
+    /// Only the command line leaves a ledger without an admin.
+    #[error("this is the last admin")]
+    LastAdmin,
     #[error(transparent)]
     Unavailable(#[from] Unavailable),
 }
@@ -147,6 +161,15 @@ pub enum MemberChange {
 }
 
 impl MemberChange {
+    /// Returns whether a member with this change is no admin.
+    pub(super) fn ends_admin(&self) -> bool {
+        match self {
+            Self::Revoke => true,
+            Self::Update { role, .. } => *role == Some(Role::Member),
+            Self::Add(_) | Self::Rotate(..) | Self::Extra(_) | Self::EndExtras => false,
+        }
+    }
+
     /// Returns the group that the member gets, which has to exist.
     pub(super) fn group(&self) -> Option<&Arc<str>> {
         match self {

@@ -10,7 +10,7 @@ mod tests;
 
 use std::future::Future;
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -26,7 +26,7 @@ use crate::config::{Settings, Target, WebhookConfig, WebhookSecret};
 use crate::contract::event::EventKind;
 use crate::metrics::Metrics;
 use crate::store::{OutboxEvent, Store, WebhookId};
-use crate::sync::{KeyedLimit, KeyedPermit};
+use crate::sync::{KeyedLimit, KeyedPermit, lock};
 use crate::upstream::fetch;
 
 /// How long a webhook may take to answer.
@@ -64,6 +64,8 @@ struct Shared {
     store: Store,
     metrics: Arc<Metrics>,
     setup: watch::Sender<Arc<Setup>>,
+    /// The setup that the ledger knows.
+    subscribed: Mutex<Option<Arc<Setup>>>,
     /// The attempts that are under way at each webhook.
     sending: Arc<KeyedLimit<WebhookId>>,
 }
@@ -98,7 +100,8 @@ impl Setup {
 impl Webhooks {
     pub fn new(settings: &Settings, store: Store, metrics: Arc<Metrics>) -> Self {
         let setup = watch::Sender::new(Arc::new(Setup::new(settings)));
-        Self(Arc::new(Shared { store, metrics, setup, sending: Arc::default() }))
+        let (subscribed, sending) = (Mutex::default(), Arc::default());
+        Self(Arc::new(Shared { store, metrics, setup, subscribed, sending }))
     }
 
     /// Puts other settings into effect, soon.
@@ -121,7 +124,18 @@ impl Webhooks {
             .iter()
             .flat_map(|target| target.config.events.iter().map(move |kind| (*kind, target.id)));
         // Why a ledger cannot be written is logged there.
-        self.0.store.set_webhooks(wanted.collect()).await.is_ok()
+        let is_recorded = self.0.store.set_webhooks(wanted.collect()).await.is_ok();
+        if is_recorded {
+            *lock(&self.0.subscribed) = Some(setup);
+        }
+        is_recorded
+    }
+
+    /// Returns whether the ledger knows a webhook that wants this event.
+    pub fn wants(&self, kind: EventKind) -> bool {
+        let subscribed = lock(&self.0.subscribed);
+        let mut targets = subscribed.iter().flat_map(|setup| &setup.targets);
+        targets.any(|target| target.config.events.contains(&kind))
     }
 
     /// Returns once there is a webhook.

@@ -80,13 +80,12 @@ const adder = (label, add) => element('button', { type: 'button', id: 'admin-add
 const used = ({ limit_micros: limit, spent_micros: spent }) => (limit === null ? price(spent) : TEXT.used(price(spent), price(limit)));
 
 /** The cells of budgets: today with a bar, then the month and what else has a limit. */
-function budgetCells(name, budgets) {
+function budgetCells({ name, budgets, extra_micros: extra, extra_until: until }) {
   const today = budgets.find(({ period }) => period === 'day');
   const bar = today.limit_micros && element('progress', { max: today.limit_micros, value: today.spent_micros, 'aria-label': TEXT.bar(name) });
   const others = budgets.filter(({ period, limit_micros: limit }) => period === 'month' || (period !== 'day' && limit !== null));
-  const raised = budgets.find(({ extra_micros: extra }) => extra);
   const lines = others.map((row) => `${used(row)} ${TEXT.periods[row.period]}`);
-  if (raised) lines.push(TEXT.extra(price(raised.extra_micros), dayOf(raised.extra_until)));
+  if (extra) lines.push(TEXT.extra(price(extra), dayOf(until)));
   return [{ node: element('span', { class: 'budget' }, used(today), bar || null), by: today.spent_micros },
     { node: element('span', { class: 'budget' }, lines.map((text) => element('span', { text }))), by: others[0]?.spent_micros ?? 0 }];
 }
@@ -125,10 +124,10 @@ const memberFields = ({ role = 'member', group, may_buy: mayBuy, budgets }, grou
 ];
 
 function member(view, one, groups) {
-  const { name, role, state, group, token_prefix: prefix, budgets, added } = one;
+  const { name, role, state, group, token_prefix: prefix, added } = one;
   return [state === 'revoked' ? name : opener(name, () => editMember(view, one, groups)),
     (TEXT.roles[role] ?? role) + (state === 'active' ? '' : `, ${state}`), group ?? '',
-    ...budgetCells(name, budgets), `${prefix}…`, { text: dayOf(added), by: added }];
+    ...budgetCells(one), `${prefix}…`, { text: dayOf(added), by: added }];
 }
 
 function editMember(view, one, groups) {
@@ -170,7 +169,7 @@ export async function groups(view) {
     title: TEXT.addGroup, label: TEXT.addGroup, fields: [{ name: 'name', label: TEXT.name }, ...limitFields()],
     send: (request) => send('POST', '/bff/admin/groups', request),
   });
-  const rows = all.map((one) => [opener(one.name, () => editGroup(view, one)), { text: String(one.members), by: one.members }, ...budgetCells(one.name, one.budgets)]);
+  const rows = all.map((one) => [opener(one.name, () => editGroup(view, one)), { text: String(one.members), by: one.members }, ...budgetCells(one)]);
   return [element('div', { class: 'usage-head' }, element('p', { class: 'hint', text: TEXT.aboutGroups }), adder(TEXT.addGroup, add)),
     all.length ? table(TEXT.groups.label, TEXT.groups.columns, rows, { cards: true }) : element('p', { class: 'empty', text: TEXT.noGroups })];
 }

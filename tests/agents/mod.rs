@@ -2,6 +2,7 @@
 
 mod client;
 mod expiry;
+mod on_sale;
 mod purchases;
 mod simulator;
 mod wire;

@@ -101,6 +101,27 @@ fn admin_adds_changes_and_revokes_a_member_by_keyboard() {
 }
 
 #[test]
+fn last_admin_is_told_to_make_another_one() {
+    let gate = Gate::start_for_members();
+    let ada = gate.member(&["add", "ada", "--role", "admin"]);
+    let mut page = admin_at(&gate, &ada, "Members");
+    page.expect_errors(&["status of 422"]);
+    page.find(("button", "Edit ada")).click();
+    page.find(("combobox", "Role")).choose("Member");
+    page.find(("button", "Save")).click();
+    page.wait_for_text("ada is the last admin: make another member an admin first");
+    page.press("Escape");
+    page.wait_until(NO_DIALOG);
+    page.find(("button", "Edit ada")).click();
+    page.find(("button", "Revoke")).click();
+    page.find(("textbox", "Type ada to confirm.")).fill("ada");
+    page.press("Enter");
+    page.wait_for_text("ada is the last admin: make another member an admin first");
+    page.press("Escape");
+    wait_for_row(&page, "ada", &["Admin"]);
+}
+
+#[test]
 fn group_is_added_limited_and_removed_once_it_is_empty() {
     let gate = Gate::start_for_members();
     let ada = gate.member(&["add", "ada", "--role", "admin"]);

@@ -276,7 +276,7 @@ fn admin_view_shows_all_spending_to_admins_only() {
     let saved = page.evaluate("globalThis.saved");
     let saved = saved.as_str().expect("text");
     assert!(
-        saved.starts_with("caller,day,service,model,count,charged,unknown,held,saved"),
+        saved.starts_with("caller,group,day,service,model,count,charged,unknown,held,saved"),
         "{saved}"
     );
     assert!(saved.contains("member:ann"), "{saved}");

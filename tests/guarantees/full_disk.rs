@@ -4,7 +4,10 @@ use std::fs;
 use std::process::Command;
 use std::sync::Arc;
 
+use serde_json::json;
+
 use crate::guarantees::startup::{ask, folder, needs_mounts};
+use crate::guarantees::webhooks::{Receiver, SECRET};
 use crate::support::client::{Client, Record};
 use crate::support::process::Process;
 use crate::support::{CHAT, Reply, Upstream, until};
@@ -29,6 +32,9 @@ fn readyz_and_metrics_say_disk_full_until_a_purchase_fits_again() {
     command
         .env("GATEWAY_API_KEY", upstream.canaries()[0].key())
         .env("TOLLGATE_STORE__URL", "sqlite:small/ledger.db");
+    let receiver = Receiver::ok();
+    let webhook = format!("[{{ url = \"{}\", events = [\"ledger.unusable\"] }}]", receiver.url());
+    command.env("TOLLGATE_WEBHOOKS", webhook).env("TOLLGATE_WEBHOOK_SECRET", SECRET);
     let server = Process::spawn(command);
     let (page, admin) = (server.address("page"), server.address("admin"));
     let record = Arc::new(Record::default());
@@ -59,6 +65,9 @@ fn readyz_and_metrics_say_disk_full_until_a_purchase_fits_again() {
     let printed = server.printed();
     let logged = printed.lines().find(|line| line.contains("ledger disk full")).unwrap();
     assert!(logged.contains(r#""cause":"disk_full""#), "{logged}");
+    let [event] = &receiver.wait_for(1)[..] else { panic!("one event") };
+    assert_eq!(event.json()["type"], "ledger.unusable");
+    assert_eq!(event.json()["data"], json!({"cause": "disk_full"}));
 
     fs::write(folder.path().join("go"), "").unwrap();
     until("it is ready again", || readyz().0 == 200);

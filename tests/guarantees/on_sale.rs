@@ -5,12 +5,14 @@ mod hidden;
 use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
+use tollgate::clock::{self, Date};
 use tollgate::contract::catalog::{Catalog, Service};
 use tollgate::store::Selection;
 use uuid::Uuid;
 
 use crate::support::client::Answer;
 use crate::support::login::Login;
+use crate::support::login_service::{Browser, LoginService};
 use crate::support::{CHAT, Gate, Reply, Upstream, until};
 
 const SETTINGS: &str = "limits = { requests = 10000, seconds = 1, burst = 10000 }
@@ -250,6 +252,38 @@ fn subject_buys_what_its_token_allows() {
     let bearer = login.bearer(&gate, &claims);
     let answer = gate.ask("POST", "/api/v1/chat", &[("authorization", &bearer)], CHAT);
     assert_eq!(answer.code(), "invalid_credentials", "an unreadable rule allows nothing");
+}
+
+#[test]
+fn user_of_a_login_service_buys_what_its_claim_allows_by_cookie_and_by_own_token() {
+    let (upstream, service) = (upstream(), LoginService::start());
+    let more = ", may_buy_claim = \"may_buy\"";
+    let settings = format!("{SETTINGS}access.may_buy = [\"chat\"]\n{}", service.settings(more));
+    let gate = Gate::start(&upstream, &settings);
+    let tomorrow = Date::from_days(Date::at(clock::wall()).days() + 1).to_string();
+    for (user, claim, may_buy) in
+        [("ann", Value::Null, "chat"), ("bob", json!("video-b other"), "video-b other")]
+    {
+        let mut browser = Browser::default();
+        let begun = service.begin(&gate, &mut browser, "/bff/login");
+        let mut claims = service.claims(&begun, user);
+        if !claim.is_null() {
+            claims["may_buy"] = claim;
+        }
+        service.vouch(&claims);
+        let callback = begun.callback(&[("code", "c1"), ("iss", &service.issuer())]);
+        assert_eq!(browser.ask(&gate, "GET", &callback).status, 303);
+        let cookie = format!("tollgate={}", browser.cookie("tollgate").expect("a session"));
+        let cookie = [("cookie", cookie.as_str()), ("x-tollgate", "1")];
+        assert_buys(&gate, &upstream, &cookie, may_buy);
+        assert_sees(&gate, &cookie, may_buy, true);
+        let wanted = json!({"name": "laptop", "until": tomorrow}).to_string();
+        let made = gate.ask("POST", "/bff/tokens", &cookie, &wanted).json();
+        let bearer = format!("Bearer {}", made["token"].as_str().expect("a token"));
+        let headers = [("authorization", bearer.as_str())];
+        assert_buys(&gate, &upstream, &headers, may_buy);
+        assert_sees(&gate, &headers, may_buy, true);
+    }
 }
 
 #[test]

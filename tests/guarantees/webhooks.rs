@@ -1,5 +1,7 @@
 //! Events reach webhooks at least once, signed, and without a part of a key.
 
+mod alerts;
+
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener};

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use tollgate::contract::money::Usd;
 use tollgate::store::{
-    Actor, AuditEntry, AuditQuery, Caller, Extra, GroupChange, Member, MemberChange, Period, Role,
-    Selection, SpendLimit, Store,
+    Actor, AuditEntry, AuditQuery, Caller, Extra, GroupChange, Member, MemberChange, MemberError,
+    Period, Role, Selection, SpendLimit, Store,
 };
 
 use crate::fixture::*;
@@ -158,6 +158,35 @@ async fn refused_change_writes_nothing(fixture: Fixture) {
     assert_eq!(fixture.acts().await.len(), 1);
 }
 
+async fn caller_cannot_end_the_last_admin(fixture: Fixture) {
+    let root = Actor::from(&Caller::Member("root".into()));
+    let admin = |name: &str| Member { role: Role::Admin, ..member(name) };
+    for name in ["root", "ann"] {
+        fixture.act(&operator(), name, MemberChange::Add(admin(name))).await;
+    }
+    let demote = || update(Some(Role::Member), None, None);
+    let change = async |name: &str, change| {
+        bounded(fixture.store.change_member(&root, name.into(), change)).await
+    };
+    // Each takes the role from the other at the same time.
+    let both = futures_util::join!(change("root", demote()), change("ann", MemberChange::Revoke));
+    assert_eq!(usize::from(both.0.is_ok()) + usize::from(both.1.is_ok()), 1, "{both:?}");
+    let refused = both.0.err().or(both.1.err());
+    assert!(matches!(refused, Some(MemberError::LastAdmin)), "{refused:?}");
+    let acts = fixture.acts().await;
+    let last = if acts.iter().any(|act| act.contains("revoke")) { "root" } else { "ann" };
+    for wrong in [demote(), MemberChange::Revoke] {
+        let refused = change(last, wrong).await;
+        assert!(matches!(refused, Err(MemberError::LastAdmin)), "{refused:?}");
+    }
+    assert_eq!(fixture.acts().await, acts, "a refusal writes nothing");
+    change(last, update(Some(Role::Admin), None, Some(None))).await.unwrap();
+    fixture.act(&operator(), "bob", MemberChange::Add(member("bob"))).await;
+    change("bob", MemberChange::Revoke).await.unwrap();
+    // The command line can add another one.
+    fixture.act(&operator(), last, demote()).await;
+}
+
 async fn log_is_read_page_by_page(fixture: Fixture) {
     for name in ["a", "b", "c", "d"] {
         fixture.act(&operator(), name, MemberChange::Add(member(name))).await;
@@ -181,6 +210,7 @@ on_every_backend!(
     extra_and_its_early_end_are_written,
     act_that_changes_nothing_writes_nothing,
     refused_change_writes_nothing,
+    caller_cannot_end_the_last_admin,
     log_is_read_page_by_page,
 );
 

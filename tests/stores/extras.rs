@@ -1,5 +1,7 @@
 //! What raises a caller's limits for a time.
 
+use std::time::Duration;
+
 use futures_util::future::join_all;
 use tollgate::clock::Date;
 use tollgate::contract::money::Usd;
@@ -32,7 +34,7 @@ async fn with_ann(fixture: &Fixture) {
     fixture.change("ann", MemberChange::Add(member("ann"))).await.unwrap();
 }
 
-async fn raise(fixture: &Fixture, dollars: u64, until: std::time::Duration) {
+async fn raise(fixture: &Fixture, dollars: u64, until: Duration) {
     let extra = Extra { amount: Usd::dollars(dollars), until };
     fixture.change("ann", MemberChange::Extra(extra)).await.unwrap();
 }
@@ -55,12 +57,50 @@ async fn extra_raises_every_limit_of_its_caller_until_it_ends(fixture: Fixture) 
         Budgets { total: SpendLimit::of(Period::Day, Usd::dollars(7)), ..Budgets::default() };
     over(&fixture, &Reservation { budgets: total, ..reservation(ANN, PRICE) }).await;
 
-    fixture.set(until - std::time::Duration::from_nanos(1));
+    fixture.set(until - Duration::from_nanos(1));
     let refused = over(&fixture, &within(&[Period::Ever], PRICE)).await;
     assert_eq!((refused.budget, refused.remaining), (Usd::dollars(7), Usd::ZERO));
     fixture.set(until);
     let refused = over(&fixture, &within(&[Period::Ever], PRICE)).await;
     assert_eq!((refused.budget, refused.remaining), (Usd::dollars(5), Usd::ZERO));
+}
+
+/// The last of May 2026 is a Sunday: a day, a week, a month and the extra end at once.
+async fn one_midnight_ends_every_period_and_the_extra(fixture: Fixture) {
+    const RENEWING: [Period; 3] = [Period::Day, Period::Week, Period::Month];
+    let midnight = Date { year: 2026, month: 6, day: 1 }.start();
+    fixture.set(midnight - HOUR);
+    with_ann(&fixture).await;
+    let last_day = Date::at(midnight - HOUR);
+    let extra = Extra::through(Usd::dollars(2), last_day);
+    fixture.change("ann", MemberChange::Extra(extra)).await.unwrap();
+    fixture.reserve(&within(&Period::ALL, Usd::dollars(7))).await.unwrap();
+    fixture.set(midnight - Duration::from_nanos(1));
+    for period in RENEWING {
+        let refused = over(&fixture, &within(&[period], PRICE)).await;
+        assert_eq!((refused.budget, refused.remaining), (Usd::dollars(7), Usd::ZERO));
+        assert_eq!(refused.renews_at, Some(midnight), "{period:?}");
+    }
+
+    fixture.set(midnight);
+    let refused = over(&fixture, &within(&Period::ALL, PRICE)).await;
+    assert_eq!((refused.period, refused.budget), (Period::Ever, Usd::dollars(5)));
+    for period in RENEWING {
+        let refused = over(&fixture, &within(&[period], Usd::dollars(6))).await;
+        assert_eq!((refused.budget, refused.remaining), (Usd::dollars(5), Usd::dollars(5)));
+    }
+    let buy = |_| {
+        let (store, reservation) = (fixture.store.clone(), within(&RENEWING, Usd::dollars(2)));
+        async move { bounded(store.reserve(&reservation)).await.is_ok() }
+    };
+    let answers = join_all((0..20).map(buy)).await;
+    assert_eq!(answers.iter().filter(|is_held| **is_held).count(), 2);
+    let spent = fixture.of(ANN).await;
+    let four = Usd::dollars(4);
+    assert_eq!(
+        [spent.day, spent.week, spent.month, spent.ever],
+        [four, four, four, Usd::dollars(11)]
+    );
 }
 
 async fn extras_add_up_and_end_one_by_one(fixture: Fixture) {
@@ -127,6 +167,7 @@ async fn raised_limit_is_spent_to_its_end_by_purchases_at_once(fixture: Fixture)
 
 on_every_backend!(
     extra_raises_every_limit_of_its_caller_until_it_ends,
+    one_midnight_ends_every_period_and_the_extra,
     extras_add_up_and_end_one_by_one,
     extra_changes_no_limit_and_ends_with_its_last_day,
     extra_is_for_members_that_are_not_revoked,

@@ -124,7 +124,7 @@ pub(super) static ROWS: &[Endpoint] = &[
         route: Route { auth: Auth::Caller, method: Method::POST, body: BodyKind::AdminJson, path: "/bff/budget-requests", ..ADMIN },
         handler: |cx| Box::pin(admin::ask_for_budget(cx)),
         operations: operations![operation("askForBudget", "people", "Ask the admins for more budget")
-            .description("Only with access.mode = \"members\". It replaces the member's earlier request.")
+            .description("Not in open mode. It replaces the caller's earlier request.")
             .request_body("BudgetRequest")
             .response(201, "The request.", &[(JSON, "Anything")])
             .problems(&[&[&NOT_FOUND]])],

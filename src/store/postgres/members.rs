@@ -24,17 +24,20 @@ pub(super) const LOCK: &str = "SELECT 1 FROM members_version FOR UPDATE";
 /// The transaction remembers the first refusal, so that the statements after it change nothing.
 const JUDGE: &str = "
 WITH changes AS MATERIALIZED (
-  SELECT * FROM unnest($1::bigint[], $2::text[], $3::text[], $4::boolean[], $5::text[])
-    AS c(nth, name, kind, revokes, of_group)
+  SELECT * FROM unnest($1::bigint[], $2::text[], $3::text[], $4::boolean[], $5::text[], $6::boolean[])
+    AS c(nth, name, kind, revokes, of_group, keeps_admin)
 ), judged AS (
   SELECT nth, CASE
       WHEN kind = 'add' AND is_known THEN 'taken'
       WHEN kind <> 'add' AND NOT is_known THEN 'missing'
       WHEN kind = 'change' AND is_revoked THEN 'revoked'
       WHEN of_group IS NOT NULL AND NOT EXISTS (SELECT 1 FROM groups WHERE groups.name = of_group) THEN 'group'
+      WHEN keeps_admin AND is_admin
+        AND NOT EXISTS (SELECT 1 FROM members AS m WHERE role = 'admin' AND revoked IS NULL AND m.name <> known.name) THEN 'last'
     END AS refusal
   FROM (
-    SELECT c.nth, c.kind, c.of_group,
+    SELECT c.nth, c.name, c.kind, c.of_group, c.keeps_admin,
+      members.role = 'admin' AND members.revoked IS NULL AS is_admin,
       members.name IS NOT NULL OR EXISTS (
         SELECT 1 FROM changes AS e WHERE e.nth < c.nth AND e.name = c.name AND e.kind = 'add'
       ) AS is_known,
@@ -158,7 +161,7 @@ impl PostgresStore {
         fingerprint: Option<Digest>,
         changes: Vec<(Arc<str>, MemberChange)>,
     ) -> Result<Result<(), (Arc<str>, MemberError)>, Unavailable> {
-        let mut statements = vec![statement!(LOCK), judgement(&changes)];
+        let mut statements = vec![statement!(LOCK), judgement(by, &changes)];
         for (name, change) in &changes {
             statements.extend(audit_log::member_change(by, name, change));
             statements.extend(application(name, change));
@@ -178,6 +181,7 @@ impl PostgresStore {
             "taken" => MemberError::NameTaken,
             "missing" => MemberError::NotFound,
             "group" => MemberError::UnknownGroup,
+            "last" => MemberError::LastAdmin,
             _ => MemberError::Revoked,
         };
         let refused = usize::try_from(nth).ok().and_then(|nth| changes.into_iter().nth(nth));
@@ -277,7 +281,7 @@ impl PostgresStore {
     }
 }
 
-fn judgement(changes: &[(Arc<str>, MemberChange)]) -> Statement {
+fn judgement(by: &Actor, changes: &[(Arc<str>, MemberChange)]) -> Statement {
     let kind = |change: &MemberChange| match change {
         MemberChange::Add(_) => "add",
         MemberChange::Revoke => "revoke",
@@ -304,6 +308,7 @@ fn judgement(changes: &[(Arc<str>, MemberChange)]) -> Statement {
             .iter()
             .map(|(_, change)| change.group().map(|name| name.to_string()))
             .collect::<Vec<_>>(),
+        changes.iter().map(|(_, change)| by.is_caller() && change.ends_admin()).collect::<Vec<_>>(),
     )
 }
 

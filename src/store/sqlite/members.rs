@@ -50,9 +50,16 @@ impl SqliteStore {
                 let now = ledger.now();
                 let before =
                     connection.first(&format!("{MEMBERS} WHERE name = ?"), [name], member)?;
+                let needs_other_admin = by.is_caller()
+                    && change.ends_admin()
+                    && before.as_ref().is_some_and(Member::is_active_admin);
                 let (by, before) = ((&by, now), (&**name, before.as_ref()));
                 audit_log::write_member_change(connection, by, before, change)?;
-                if let Err(error) = apply_change(connection, name, change, now)? {
+                let mut applied = apply_change(connection, name, change, now)?;
+                if applied.is_ok() && needs_other_admin && !has_admin(connection)? {
+                    applied = Err(MemberError::LastAdmin);
+                }
+                if let Err(error) = applied {
                     connection.execute_batch("ROLLBACK TO members; RELEASE members")?;
                     return Ok(Err((Arc::clone(name), error)));
                 }
@@ -166,6 +173,11 @@ impl SqliteStore {
         })
         .await
     }
+}
+
+fn has_admin(connection: &Connection) -> Result<bool> {
+    let find = "SELECT 1 FROM members WHERE role = 'admin' AND revoked IS NULL";
+    Ok(connection.first(find, [], |_| Ok(()))?.is_some())
 }
 
 pub(super) fn token_secret_fingerprint(

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 use tollgate::contract::money::Usd;
-use tollgate::store::{Period, Role, SpendLimit};
+use tollgate::store::{GroupChange, Period, Role, SpendLimit};
 
 use super::MEMBERS;
 use crate::support::client::Answer;
@@ -111,6 +111,11 @@ fn admin_sees_all_spending_jobs_budgets_and_the_account_without_keys() {
         let ann = gate.member_with("ann", Role::Member, own);
         let bob = gate.member("bob");
         let root = gate.member_with("root", Role::Admin, SpendLimit::default());
+        gate.group("design", GroupChange::Add(SpendLimit::default()));
+        ann.joins("design");
+        until("the gate knows the group", || {
+            get(&gate, &ann, "/bff/me").json()["group"] == "design"
+        });
         assert_eq!(gate.ask("POST", "/api/v1/chat", &[ann.bearer()], CHAT).status, 200);
         assert_eq!(gate.ask("POST", "/api/v1/video", &[bob.bearer()], VIDEO).status, 200);
 
@@ -135,7 +140,7 @@ fn admin_sees_all_spending_jobs_budgets_and_the_account_without_keys() {
         let text = sheet.text();
         assert!(
             text.starts_with(
-                "caller,day,service,model,count,charged,unknown,held,saved\nmember:ann,20"
+                "caller,group,day,service,model,count,charged,unknown,held,saved\nmember:ann,design,20"
             ),
             "{text}"
         );

@@ -6,6 +6,7 @@ use tollgate::contract::money::Usd;
 use tollgate::store::{Period, Role, SpendLimit};
 
 use super::MEMBERS;
+use crate::support::login_service::{Browser, LoginService};
 use crate::support::{CHAT, Gate, Reply, STORES, Upstream};
 
 const ASK: &str = "/bff/budget-requests";
@@ -67,6 +68,47 @@ fn granted_request_lets_the_member_buy_again() {
 }
 
 #[test]
+fn user_of_a_login_service_asks_and_its_admin_grants() {
+    for store in STORES {
+        let (upstream, service) =
+            (Upstream::start(|_| Reply::chat("hello")), LoginService::start());
+        let budget = "budget.caller = { day = \"0.006\" }";
+        let gate = Gate::start(&upstream, &format!("{store}\n{budget}\n{}", service.settings("")));
+        let (mut ada, mut root) = (Browser::default(), Browser::default());
+        assert_eq!(service.sign_in(&gate, &mut ada, "ada").status, 303);
+        let begun = service.begin(&gate, &mut root, "/bff/login");
+        let mut claims = service.claims(&begun, "root");
+        claims["role"] = json!("admin");
+        service.vouch(&claims);
+        let callback = begun.callback(&[("code", "c1"), ("iss", &service.issuer())]);
+        assert_eq!(root.ask(&gate, "GET", &callback).status, 303);
+        let send = |browser: &mut Browser, target: &str, body: &str| {
+            let json = [("content-type", "application/json")];
+            browser.send(&gate, "POST", target, &json, body)
+        };
+        assert_eq!(send(&mut ada, "/api/v1/chat", CHAT).status, 200, "{store}");
+        let other = CHAT.replace("hello", "another");
+        assert_eq!(send(&mut ada, "/api/v1/chat", &other).code(), "budget_exhausted");
+        assert_eq!(ada.ask(&gate, "GET", "/bff/me").json()["may_ask"], true);
+        let asked = send(&mut ada, ASK, r#"{"amount": "1.00", "reason": "a film"}"#);
+        assert_eq!((asked.status, &asked.json()["caller"]), (201, &json!("subject:ada")));
+        assert_eq!(root.ask(&gate, "GET", LIST).json(), json!({"requests": [asked.json()]}));
+        let path = format!("{LIST}/{}", asked.json()["id"]);
+        assert_eq!(send(&mut ada, &path, &grant("1.00")).code(), "forbidden");
+        assert_eq!(send(&mut root, &path, &grant("0.006")).status, 204);
+        assert_eq!(send(&mut ada, "/api/v1/chat", &other).status, 200, "{store}");
+        let me = ada.ask(&gate, "GET", "/bff/me").json();
+        assert_eq!(me["budgets"][0]["extra"], "0.006000", "{me}");
+        let log = root.ask(&gate, "GET", "/bff/admin/audit").json();
+        let latest = &log["entries"][0];
+        assert_eq!(
+            [&latest["act"], &latest["by"], &latest["of"], &latest["old"]],
+            ["request.grant", "subject:root", "subject:ada", "1.00"]
+        );
+    }
+}
+
+#[test]
 fn wrong_request_or_answer_is_refused() {
     let (_upstream, gate) = gate(MEMBERS);
     let (root, ann) =
@@ -117,7 +159,7 @@ fn wrong_request_or_answer_is_refused() {
 }
 
 #[test]
-fn caller_without_a_member_cannot_ask() {
+fn caller_without_a_name_cannot_ask() {
     let (_upstream, gate) = gate("");
     let refused = gate.post(ASK, r#"{"amount": "5", "reason": "x"}"#);
     assert_eq!((refused.status, &*refused.code()), (404, "not_found"));

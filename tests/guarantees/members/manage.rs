@@ -248,6 +248,35 @@ fn wrong_change_of_a_member_is_refused_and_changes_nothing() {
 }
 
 #[test]
+fn last_admin_keeps_its_role_and_its_token_over_http() {
+    for store in STORES {
+        let (_upstream, gate) = gate(store);
+        let (root, ann) = (admin(&gate), gate.member("ann"));
+        let ask =
+            |method: &str, path: &str, body: &str| gate.ask(method, path, &[root.bearer()], body);
+        let (member, own) = (r#"{"role": "member"}"#, "/bff/admin/members/root");
+        let before = acts(&gate, &root).len();
+        for (method, body) in [("PATCH", member), ("DELETE", "")] {
+            let refused = ask(method, own, body);
+            assert_eq!((refused.status, &*refused.code()), (422, "invalid_request"), "{store}");
+            let error = &refused.json()["errors"][0];
+            assert_eq!((&error["code"], &error["pointer"]), (&json!("last_admin"), &json!("")));
+            let words = error["detail"].as_str().unwrap();
+            assert!(words.starts_with("root is the last admin: make another"), "{words}");
+        }
+        assert_eq!(acts(&gate, &root).len(), before, "a refusal writes nothing");
+        // Its other terms can change, and so can those of others.
+        assert_eq!(ask("PATCH", own, r#"{"budget": {"day": "5"}}"#).status, 200);
+        assert_eq!(ask("PATCH", "/bff/admin/members/ann", member).status, 200);
+        assert_eq!(ask("PATCH", "/bff/admin/members/ann", r#"{"role": "admin"}"#).status, 200);
+        assert_eq!(ask("PATCH", own, member).status, 200);
+        assert_eq!(ask("GET", "/bff/admin/members", "").status, 403);
+        let refused = gate.ask("DELETE", "/bff/admin/members/ann", &[ann.bearer()], "");
+        assert_eq!(refused.json()["errors"][0]["code"], "last_admin");
+    }
+}
+
+#[test]
 fn mode_without_members_has_none_to_manage() {
     let upstream = Upstream::start(|_| Reply::chat("hello"));
     let gate = Gate::start(&upstream, "");

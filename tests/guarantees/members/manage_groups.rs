@@ -89,6 +89,22 @@ fn extra_raises_the_limits_of_a_member() {
         );
         assert_eq!(chat().status, 200, "{store}");
         assert_eq!(chat().code(), "budget_exhausted");
+        // A member without a budget of its own has one in the settings, which is raised.
+        let bob = gate.member("bob");
+        let path = format!("/bff/admin/members/{}/extra", bob.name);
+        let raised = gate.ask("POST", &path, &[root.bearer()], &body).json();
+        assert_eq!(
+            (&raised["extra"], &raised["budgets"][0]["limit"]),
+            (&json!("0.006000"), &json!(null))
+        );
+        let until = raised["extra_until"].as_str().unwrap();
+        let log = gate.ask("GET", "/bff/admin/audit", &[root.bearer()], "").json();
+        let entry = &log["entries"][0];
+        let new = format!("0.006 until {until}");
+        assert_eq!(
+            [&entry["act"], &entry["by"], &entry["of"], &entry["new"]],
+            ["member.extra", "member:root", "member:bob", &new]
+        );
     }
 }
 
