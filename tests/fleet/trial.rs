@@ -137,7 +137,7 @@ impl<'a> Trial<'a> {
     /// Returns the relay that a point of a server's purchases is at.
     pub(super) fn relay(&self, server: usize, point: Point) -> &Relay {
         match point.traffic {
-            Traffic::Transaction(_) => &self.to_database[server],
+            Traffic::Transaction(_) | Traffic::Statement(..) => &self.to_database[server],
             Traffic::Purchase => &self.to_gateway[server],
         }
     }
