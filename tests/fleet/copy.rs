@@ -261,6 +261,43 @@ fn killed_copy_goes_on_and_nothing_is_sold_meanwhile() {
 }
 
 #[test]
+fn progress_is_shown_on_a_terminal_and_nowhere_else() {
+    const BATCH: &str = "purchases: 5000 rows copied\n";
+    let upstream = Upstream::start(|_| Reply::chat("hi"));
+    let fleet = ledger(&upstream);
+    fill(&fleet.path().join("ledger.db"));
+    let piped = fleet.run(&THERE);
+    assert_eq!((piped.code, &*piped.stderr), (Some(0), ""), "{piped:?}");
+    assert!(piped.stdout.contains(BATCH), "{piped:?}");
+    assert!(!piped.stdout.contains(['\r', '\u{1b}', '%']), "{piped:?}");
+
+    // The report goes to a file, and the bar to the terminal.
+    let back = fleet.run_on_terminal(&BACK, &[], false);
+    assert_eq!(back.code, Some(0), "{back:?}");
+    assert!(
+        back.stdout.contains(BATCH) && !back.stdout.contains(['\r', '\u{1b}', '%']),
+        "{back:?}"
+    );
+    for shown in ["  0% [", "] copying purchases", "] comparing replies"] {
+        assert!(back.stderr.contains(shown), "no {shown:?}: {back:?}");
+    }
+    assert!(!back.stderr.contains("rows"), "{back:?}");
+
+    let other = Cluster::shared().database();
+    let again = ["store", "copy", "--from", "sqlite:back.db", "--to", "postgres"];
+    let whole = fleet.run_on_terminal(&again, &[("DATABASE_URL", &other.url())], true);
+    assert_eq!(whole.code, Some(0), "{whole:?}");
+    for shown in ["] copying purchases", "rows to copy and compare\r\n", "purchases: 20000 rows, "]
+    {
+        assert!(whole.stderr.contains(shown), "no {shown:?}: {whole:?}");
+    }
+    assert!(!whole.stderr.contains("rows copied"), "a line beside the bar: {whole:?}");
+    // Nothing of the bar is left.
+    let report = whole.stderr.rsplit('%').next().unwrap_or_default();
+    assert!(report.contains("\u{1b}[2K") && report.contains("purchases: 20000 rows"), "{whole:?}");
+}
+
+#[test]
 fn table_that_the_list_does_not_know_is_not_left_behind() {
     let upstream = Upstream::start(|_| Reply::chat("hi"));
     let fleet = ledger(&upstream);
