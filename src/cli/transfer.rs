@@ -132,7 +132,7 @@ impl Progress {
     fn new() -> Self {
         let style = ProgressStyle::with_template(Self::TEMPLATE);
         let style = style.unwrap_or_else(|_| ProgressStyle::default_bar()).progress_chars("=> ");
-        let bar = ProgressBar::new(0).with_style(style);
+        let bar = ProgressBar::new(0).with_style(style).with_message("starting");
         let is_terminal = !bar.is_hidden() && io::stdout().is_terminal();
         Self { bar, is_terminal }
     }
