@@ -9,7 +9,7 @@ use super::relay::{Point, Relay, Traffic, Verdict};
 use crate::support::fleet::Fleet;
 use crate::support::postgres::Cluster;
 use crate::support::process::{Ended, Process, Signal};
-use crate::support::{CHAT, Reply, Upstream};
+use crate::support::{CHAT, Reply, Upstream, until};
 
 pub(super) const CHATS: &str = "/api/v1/chat";
 pub(super) const FILE: [(&str, &str); 1] = [("TOLLGATE_STORE__URL", "sqlite:ledger.db")];
@@ -222,8 +222,12 @@ impl StoppedCopy {
         let relay = Relay::to(Cluster::shared().address());
         relay.arm(point);
         let url = fleet.database.url_at(relay.address);
-        let process = fleet.start_command(arguments, &[("DATABASE_URL", &url)]);
-        relay.wait_until_stopped();
+        let mut process = fleet.start_command(arguments, &[("DATABASE_URL", &url)]);
+        until("the copy stops", || {
+            let has_stopped = relay.has_stopped();
+            assert!(has_stopped || process.is_running(), "{}", process.printed());
+            has_stopped
+        });
         Self { process, relay, url }
     }
 

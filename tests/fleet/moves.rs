@@ -159,6 +159,8 @@ fn server_that_stood_still_sells_nothing_from_a_ledger_that_is_just_copied() {
     let mut fleet = ledger(&upstream);
     fleet.add();
     stand_still(&fleet);
+    // It may have asked for the balance, and the database has to be empty.
+    fleet.database.sql("DELETE FROM slots");
     let copying = StoppedCopy::start(&fleet, &THERE, PURCHASES_ARE_THERE);
     // It was bought from the file. This server does not know it yet.
     go_on_and_sell_nothing(&fleet, "instance was declared dead");

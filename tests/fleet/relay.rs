@@ -115,6 +115,10 @@ impl Relay {
         assert!(!timeout.timed_out(), "nothing reaches {:?}", state.armed);
     }
 
+    pub(super) fn has_stopped(&self) -> bool {
+        lock(&self.shared.state).is_stopped
+    }
+
     /// Decides what becomes of the stopped connection.
     pub(super) fn release(&self, verdict: Verdict) {
         lock(&self.shared.state).verdict = Some(verdict);
