@@ -1,8 +1,10 @@
 //! `tollgate store copy`: moves a ledger from a file to PostgreSQL, or back.
 
-use std::io::Write;
+use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+
+use indicatif::{ProgressBar, ProgressStyle};
 
 use super::settings::{Loaded, load_with_ledger};
 use super::{CommandError, Exit};
@@ -24,6 +26,7 @@ pub(super) async fn copy(
 ) -> Result<Exit, CommandError> {
     let files = [from, to].map(|url| url.strip_prefix("sqlite:").filter(|path| !path.is_empty()));
     let clock = Arc::new(clock::wall);
+    let progress = Progress::new();
     let (moved, settings, file) = match files {
         [Some(file), None] => {
             let file = resolve(config, file);
@@ -31,17 +34,18 @@ pub(super) async fn copy(
             if !file.exists() {
                 return Err(format!("--from: there is no ledger at {}", file.display()).into());
             }
-            let mut watch = |event| report(event, out);
+            let mut watch = |event| progress.report(event, out);
             (move_to_postgres(&file, target, clock, &mut watch).await?, settings, file)
         }
         [None, Some(file)] => {
             let file = resolve(config, file);
             let (settings, source) = database(config, ("--from", from))?;
-            let mut watch = |event| report(event, out);
+            let mut watch = |event| progress.report(event, out);
             (move_to_sqlite(source, &file, &mut watch).await?, settings, file)
         }
         [Some(_), Some(_)] | [None, None] => return Err(CommandError::usage(EXPECTED)),
     };
+    progress.bar.finish_and_clear();
     for table in &moved.tables {
         let hash: String = table.hash[..8].iter().map(|byte| format!("{byte:02x}")).collect();
         write!(out, "{}: {} rows", table.name, table.rows)?;
@@ -113,19 +117,61 @@ fn database(
     Ok((settings, target))
 }
 
-fn report(event: CopyEvent, out: &mut impl Write) {
-    let line = match event {
-        CopyEvent::Started { rows } => format!("{rows} rows to copy and compare"),
-        CopyEvent::Resumed { rows } => {
-            format!("an earlier copy was interrupted after {rows} rows: going on")
+/// Prints what happens. On a terminal, a bar on standard error shows how far the copy is.
+struct Progress {
+    /// Draws nothing if standard error is not a terminal.
+    bar: ProgressBar,
+    /// Whether the bar replaces the lines of batches.
+    is_terminal: bool,
+}
+
+impl Progress {
+    /// Percent, not rows: each row counts twice, as it is copied and compared.
+    const TEMPLATE: &str = "{percent:>3}% [{wide_bar}] {msg}, {eta} left";
+
+    fn new() -> Self {
+        let style = ProgressStyle::with_template(Self::TEMPLATE);
+        let style = style.unwrap_or_else(|_| ProgressStyle::default_bar()).progress_chars("=> ");
+        let bar = ProgressBar::new(0).with_style(style).with_message("starting");
+        let is_terminal = !bar.is_hidden() && io::stdout().is_terminal();
+        Self { bar, is_terminal }
+    }
+
+    fn report(&self, event: CopyEvent, out: &mut impl Write) {
+        let is_batch = matches!(event, CopyEvent::Copied { .. } | CopyEvent::Compared { .. });
+        let line = match event {
+            CopyEvent::Started { rows } => {
+                self.bar.set_length(2 * rows);
+                format!("{rows} rows to copy and compare")
+            }
+            CopyEvent::Resumed { rows } => {
+                self.bar.set_position(rows);
+                // An earlier copy says nothing about the speed of this one.
+                self.bar.reset_eta();
+                format!("an earlier copy was interrupted after {rows} rows: going on")
+            }
+            CopyEvent::Restarted { rows } => {
+                self.bar.reset();
+                format!("the ledger has changed since then: {rows} rows are copied again")
+            }
+            CopyEvent::Copied { table, rows } => {
+                self.advance(format!("copying {table}"), rows);
+                format!("{table}: {rows} rows copied")
+            }
+            CopyEvent::Compared { table, rows } => {
+                self.advance(format!("comparing {table}"), rows);
+                format!("{table}: {rows} rows compared")
+            }
+            CopyEvent::TableDone { .. } => return,
+        };
+        if !is_batch || !self.is_terminal {
+            // A reader that has gone must not stop the copy.
+            self.bar.suspend(|| writeln!(out, "{line}").and_then(|()| out.flush()).ok());
         }
-        CopyEvent::Restarted { rows } => {
-            format!("the ledger has changed since then: {rows} rows are copied again")
-        }
-        CopyEvent::Copied { table, rows } => format!("{table}: {rows} rows copied"),
-        CopyEvent::Compared { table, rows } => format!("{table}: {rows} rows compared"),
-        CopyEvent::TableDone { .. } => return,
-    };
-    // A reader that has gone must not stop the copy.
-    writeln!(out, "{line}").and_then(|()| out.flush()).ok();
+    }
+
+    fn advance(&self, message: String, rows: u64) {
+        self.bar.set_message(message);
+        self.bar.inc(rows);
+    }
 }

@@ -11,6 +11,7 @@ mod driver;
 mod element;
 mod embedding;
 mod firefox;
+mod fleet;
 mod gallery;
 mod gate;
 mod http2;
@@ -33,6 +34,9 @@ mod pictures;
 mod prefix;
 mod purchases;
 mod receipts;
+#[path = "../fleet/relay.rs"]
+#[expect(dead_code, reason = "the page is moved, and nothing is stopped")]
+mod relay;
 mod scenarios;
 mod shared_storage;
 mod shell;

@@ -1,23 +1,24 @@
 //! `tollgate store copy`: a ledger moves from a file to PostgreSQL and back, with all that it holds.
 
-use std::io::{Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::thread;
 
 use rusqlite::Connection;
 
+use super::crashes::before;
+use super::relay::{Point, Relay, Traffic, Verdict};
 use crate::support::fleet::Fleet;
 use crate::support::postgres::Cluster;
-use crate::support::process::Signal;
+use crate::support::process::{Ended, Process, Signal};
 use crate::support::{CHAT, Reply, Upstream, until};
 
-const CHATS: &str = "/api/v1/chat";
-const FILE: [(&str, &str); 1] = [("TOLLGATE_STORE__URL", "sqlite:ledger.db")];
-const THERE: [&str; 6] = ["store", "copy", "--from", "sqlite:ledger.db", "--to", "postgres"];
-const BACK: [&str; 6] = ["store", "copy", "--from", "postgres", "--to", "sqlite:back.db"];
+pub(super) const CHATS: &str = "/api/v1/chat";
+pub(super) const FILE: [(&str, &str); 1] = [("TOLLGATE_STORE__URL", "sqlite:ledger.db")];
+pub(super) const THERE: [&str; 6] =
+    ["store", "copy", "--from", "sqlite:ledger.db", "--to", "postgres"];
+pub(super) const BACK: [&str; 6] =
+    ["store", "copy", "--from", "postgres", "--to", "sqlite:back.db"];
+/// All purchases were copied to the database, and nothing else was.
+pub(super) const PURCHASES_ARE_THERE: Point = before(Traffic::Statement("COPY replies", ""));
 
 /// Purchases in all states, with replies, jobs, members, logins and slots.
 const ROWS: &str = "
@@ -107,7 +108,7 @@ fn rows(path: &Path, query: &str) -> Vec<String> {
 }
 
 /// A fleet without servers, and a ledger in a file that a server has had.
-fn ledger<'a>(upstream: &Upstream) -> Fleet<'a> {
+pub(super) fn ledger<'a>(upstream: &Upstream) -> Fleet<'a> {
     let mut fleet = Fleet::start(Cluster::shared(), upstream, "", 0);
     fleet.add_with(&FILE);
     assert_eq!(fleet.buy(0, CHATS, "k", CHAT).status, 200);
@@ -115,14 +116,14 @@ fn ledger<'a>(upstream: &Upstream) -> Fleet<'a> {
     fleet
 }
 
-fn stop(fleet: &mut Fleet<'_>) {
+pub(super) fn stop(fleet: &mut Fleet<'_>) {
     for mut server in fleet.servers.drain(..) {
         server.process.signal(Signal::SIGTERM);
         assert!(server.process.wait().success(), "{}", server.process.printed());
     }
 }
 
-fn fill(path: &Path) {
+pub(super) fn fill(path: &Path) {
     let file = Connection::open(path).expect("a ledger");
     file.execute_batch("DELETE FROM replies; DELETE FROM spent; DELETE FROM purchases; DELETE FROM account_keys; DELETE FROM checks").expect("empty");
     file.execute_batch(&ROWS.replace("LATERAL_SCOPES", SCOPES)).expect("rows");
@@ -209,40 +210,42 @@ fn all_rows_are_the_same_there_and_back() {
     }
 }
 
-/// Passes this many bytes to the database, then nothing more. Returns its address, and whether it
-/// has stalled.
-fn stalling_wire(to: SocketAddr, bytes: usize) -> (SocketAddr, Arc<AtomicBool>) {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-    let address = listener.local_addr().expect("bound");
-    let (left, has_stalled) = (Arc::new(AtomicUsize::new(bytes)), Arc::<AtomicBool>::default());
-    let stalled = Arc::clone(&has_stalled);
-    thread::spawn(move || {
-        for client in listener.incoming().flatten() {
-            let server = TcpStream::connect(to).expect("the database");
-            let (mut replies, mut back) =
-                (server.try_clone().unwrap(), client.try_clone().unwrap());
-            thread::spawn(move || std::io::copy(&mut replies, &mut back));
-            let (left, stalled) = (Arc::clone(&left), Arc::clone(&stalled));
-            thread::spawn(move || pass(client, server, &left, &stalled));
-        }
-    });
-    (address, has_stalled)
+/// A copy that has stopped at a point of its traffic with the database.
+pub(super) struct StoppedCopy {
+    process: Process,
+    relay: Relay,
+    url: String,
 }
 
-fn pass(mut from: TcpStream, mut to: TcpStream, left: &AtomicUsize, stalled: &AtomicBool) {
-    let mut buffer = [0; 4_096];
-    while let Ok(read @ 1..) = from.read(&mut buffer) {
-        let before = left.load(Ordering::SeqCst);
-        if before < read {
-            stalled.store(true, Ordering::SeqCst);
-            // Until the other end is killed.
-            while let Ok(1..) = from.read(&mut buffer) {}
-            break;
-        }
-        left.store(before - read, Ordering::SeqCst);
-        to.write_all(&buffer[..read]).ok();
+impl StoppedCopy {
+    pub(super) fn start(fleet: &Fleet<'_>, arguments: &[&str], point: Point) -> Self {
+        let relay = Relay::to(Cluster::shared().address());
+        relay.arm(point);
+        let url = fleet.database.url_at(relay.address);
+        let mut process = fleet.start_command(arguments, &[("DATABASE_URL", &url)]);
+        until("the copy stops", || {
+            let has_stopped = relay.has_stopped();
+            assert!(has_stopped || process.is_running(), "{}", process.printed());
+            has_stopped
+        });
+        Self { process, relay, url }
     }
-    to.shutdown(Shutdown::Both).ok();
+
+    pub(super) fn kill(&mut self) {
+        self.process.kill();
+        self.relay.release(Verdict::Cut);
+    }
+
+    /// Lets it go on to its end.
+    pub(super) fn finish(mut self) {
+        self.relay.release(Verdict::Pass);
+        assert_eq!(self.process.wait().code(), Some(0), "{}", self.process.printed());
+    }
+
+    /// Runs the same copy again, after it was killed.
+    pub(super) fn repeat(&self, fleet: &Fleet<'_>, arguments: &[&str]) -> Ended {
+        fleet.run_with(arguments, &[("DATABASE_URL", &self.url)])
+    }
 }
 
 #[test]
@@ -250,11 +253,7 @@ fn killed_copy_goes_on_and_nothing_is_sold_meanwhile() {
     let upstream = Upstream::start(|_| Reply::chat("hi"));
     let mut fleet = ledger(&upstream);
     fill(&fleet.path().join("ledger.db"));
-    let (address, has_stalled) = stalling_wire(Cluster::shared().address(), 2_500_000);
-    let url = fleet.database.url_at(address);
-    let mut copy = fleet.start_command(&THERE, &[("DATABASE_URL", &url)]);
-    until("the copy is under way", || has_stalled.load(Ordering::SeqCst));
-    copy.kill();
+    StoppedCopy::start(&fleet, &THERE, PURCHASES_ARE_THERE).kill();
     let early = fleet.run(&["member", "add", "ann"]);
     assert!(early.stderr.contains("a copy into it was not finished"), "{early:?}");
     let moved = fleet.run(&THERE);
@@ -263,6 +262,43 @@ fn killed_copy_goes_on_and_nothing_is_sold_meanwhile() {
     assert!(moved.stdout.contains("purchases: 20000 rows, price_micros 120.000000"), "{moved:?}");
     fleet.add();
     assert_eq!(fleet.buy(0, CHATS, "new", CHAT).status, 200);
+}
+
+#[test]
+fn progress_is_shown_on_a_terminal_and_nowhere_else() {
+    const BATCH: &str = "purchases: 5000 rows copied\n";
+    let upstream = Upstream::start(|_| Reply::chat("hi"));
+    let fleet = ledger(&upstream);
+    fill(&fleet.path().join("ledger.db"));
+    let piped = fleet.run(&THERE);
+    assert_eq!((piped.code, &*piped.stderr), (Some(0), ""), "{piped:?}");
+    assert!(piped.stdout.contains(BATCH), "{piped:?}");
+    assert!(!piped.stdout.contains(['\r', '\u{1b}', '%']), "{piped:?}");
+
+    // The report goes to a file, and the bar to the terminal.
+    let back = fleet.run_on_terminal(&BACK, &[], false);
+    assert_eq!(back.code, Some(0), "{back:?}");
+    assert!(
+        back.stdout.contains(BATCH) && !back.stdout.contains(['\r', '\u{1b}', '%']),
+        "{back:?}"
+    );
+    for shown in ["  0% [", "] copying purchases", "] comparing replies"] {
+        assert!(back.stderr.contains(shown), "no {shown:?}: {back:?}");
+    }
+    assert!(!back.stderr.contains("rows"), "{back:?}");
+
+    let other = Cluster::shared().database();
+    let again = ["store", "copy", "--from", "sqlite:back.db", "--to", "postgres"];
+    let whole = fleet.run_on_terminal(&again, &[("DATABASE_URL", &other.url())], true);
+    assert_eq!(whole.code, Some(0), "{whole:?}");
+    for shown in ["] copying purchases", "rows to copy and compare\r\n", "purchases: 20000 rows, "]
+    {
+        assert!(whole.stderr.contains(shown), "no {shown:?}: {whole:?}");
+    }
+    assert!(!whole.stderr.contains("rows copied"), "a line beside the bar: {whole:?}");
+    // Nothing of the bar is left.
+    let report = whole.stderr.rsplit('%').next().unwrap_or_default();
+    assert!(report.contains("\u{1b}[2K") && report.contains("purchases: 20000 rows"), "{whole:?}");
 }
 
 #[test]

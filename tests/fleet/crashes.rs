@@ -24,7 +24,7 @@ pub(super) const POINTS: [Point; 10] = [
     after(SETTLE),
 ];
 
-const fn before(traffic: Traffic) -> Point {
+pub(super) const fn before(traffic: Traffic) -> Point {
     Point { traffic, side: Side::Before }
 }
 
@@ -39,7 +39,7 @@ fn expected(point: Point) -> (u16, usize) {
         (HOLD | SLOT, _) | (MARK_SENT, Side::Before) => (200, 1),
         (MARK_SENT, Side::After) | (Traffic::Purchase, Side::Before) => (424, 0),
         (Traffic::Purchase, Side::After) | (SETTLE, Side::Before) => (424, 1),
-        (Traffic::Transaction(_), _) => (200, 1),
+        (Traffic::Transaction(_) | Traffic::Statement(..), _) => (200, 1),
     }
 }
 

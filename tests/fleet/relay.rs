@@ -20,13 +20,24 @@ pub(super) struct Point {
 pub(super) enum Traffic {
     /// A transaction with a statement that contains this text.
     Transaction(&'static str),
+    /// A statement that begins with this text, and contains the other.
+    Statement(&'static str, &'static str),
     /// A purchase on its way to the gateway.
     Purchase,
 }
 
+impl Traffic {
+    fn is_statement(self, sql: &str) -> bool {
+        match self {
+            Self::Statement(begin, part) => sql.starts_with(begin) && sql.contains(part),
+            Self::Transaction(_) | Self::Purchase => false,
+        }
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Side {
-    /// The COMMIT, or the request, has not been passed on.
+    /// The COMMIT, the statement, or the request, has not been passed on.
     Before,
     /// It has been answered, and the answer has not been passed on.
     After,
@@ -102,6 +113,10 @@ impl Relay {
             self.shared.changed.wait_timeout_while(state, PATIENCE, |state| !state.is_stopped);
         let (state, timeout) = waited.expect("no thread has panicked");
         assert!(!timeout.timed_out(), "nothing reaches {:?}", state.armed);
+    }
+
+    pub(super) fn has_stopped(&self) -> bool {
+        lock(&self.shared.state).is_stopped
     }
 
     /// Decides what becomes of the stopped connection.
@@ -305,7 +320,10 @@ impl Messages {
         match kind {
             b'P' => {
                 let (name, sql) = (text(), text());
-                self.prepared.insert(name, String::from_utf8_lossy(&sql).into_owned());
+                let sql = String::from_utf8_lossy(&sql).into_owned();
+                let side = shared.take_point(|traffic| traffic.is_statement(&sql));
+                self.prepared.insert(name, sql);
+                return side;
             }
             b'B' => {
                 let (_portal, name) = (text(), text());
@@ -315,10 +333,14 @@ impl Messages {
                 let statements = std::mem::take(&mut self.statements);
                 return shared.take_point(|traffic| match traffic {
                     Traffic::Transaction(part) => statements.iter().any(|sql| sql.contains(part)),
-                    Traffic::Purchase => false,
+                    Traffic::Statement(..) | Traffic::Purchase => false,
                 });
             }
-            b'Q' => self.statements.clear(),
+            b'Q' => {
+                self.statements.clear();
+                let sql = String::from_utf8_lossy(&text()).into_owned();
+                return shared.take_point(|traffic| traffic.is_statement(&sql));
+            }
             _ => {}
         }
         None

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -11,6 +12,7 @@ use super::relay::{Point, Relay, Traffic};
 use crate::support::client::{Answer, Client, Record};
 use crate::support::fleet::Fleet;
 use crate::support::postgres::Cluster;
+use crate::support::process::PROGRAM;
 use crate::support::{CHAT, Reply, Upstream, lock, until_within};
 
 pub(super) const SERVERS: usize = 3;
@@ -96,12 +98,25 @@ impl<'a> Trial<'a> {
         Self::start_with(cluster, "", [&[]; SERVERS])
     }
 
+    /// Starts it with servers of another build of tollgate.
+    pub(super) fn start_of(program: &Path, cluster: &'a Cluster) -> Self {
+        let mut trial = Self::empty(cluster, "");
+        (0..SERVERS).for_each(|_| trial.add_of(program, cluster.address(), &[]));
+        trial
+    }
+
     /// Starts it with more settings, and with variables of its own for each server.
     pub(super) fn start_with(
         cluster: &'a Cluster,
         settings: &str,
         own: [&[(&str, &str)]; SERVERS],
     ) -> Self {
+        let mut trial = Self::empty(cluster, settings);
+        own.into_iter().for_each(|own| trial.add(cluster.address(), own));
+        trial
+    }
+
+    fn empty(cluster: &'a Cluster, settings: &str) -> Self {
         let upstream = Upstream::start(|received| {
             let words = received.json()["messages"][0]["content"].clone();
             Reply::chat(words.as_str().unwrap_or_default())
@@ -109,25 +124,26 @@ impl<'a> Trial<'a> {
         let fleet = Fleet::start(cluster, &upstream, &format!("{SETTINGS}{settings}"), 0);
         let callers =
             Callers { addresses: Mutex::default(), record: fleet.record(), keys: Mutex::default() };
-        let mut trial = Self {
+        Self {
             fleet,
             callers: Arc::new(callers),
             upstream,
             to_database: Vec::new(),
             to_gateway: Vec::new(),
-        };
-        let database = cluster.address();
-        own.into_iter().for_each(|own| trial.add(database, own));
-        trial
+        }
     }
 
     /// Starts one more server.
     pub(super) fn add(&mut self, database: SocketAddr, own: &[(&str, &str)]) {
+        self.add_of(Path::new(PROGRAM), database, own);
+    }
+
+    fn add_of(&mut self, program: &Path, database: SocketAddr, own: &[(&str, &str)]) {
         let (ledger, gateway) = (Relay::to(database), Relay::to(self.upstream.address()));
         let url = self.fleet.database.url_at(ledger.address);
         let base_url = format!("http://{}", gateway.address);
         let links = [("DATABASE_URL", &*url), ("TOLLGATE_GATEWAY__BASE_URL", &*base_url)];
-        self.fleet.add_with(&[&links[..], own].concat());
+        self.fleet.add_of(program, &[&links[..], own].concat());
         self.to_database.push(ledger);
         self.to_gateway.push(gateway);
         let started = self.fleet.servers.last().expect("it has started");
@@ -137,7 +153,7 @@ impl<'a> Trial<'a> {
     /// Returns the relay that a point of a server's purchases is at.
     pub(super) fn relay(&self, server: usize, point: Point) -> &Relay {
         match point.traffic {
-            Traffic::Transaction(_) => &self.to_database[server],
+            Traffic::Transaction(_) | Traffic::Statement(..) => &self.to_database[server],
             Traffic::Purchase => &self.to_gateway[server],
         }
     }

@@ -9,7 +9,7 @@ use tempfile::TempDir;
 
 use super::client::{Answer, Client, Record};
 use super::postgres::{Cluster, Database};
-use super::process::{Ended, Process, run};
+use super::process::{Ended, PROGRAM, Process, run, run_on_terminal};
 use super::server::Server;
 use super::settings::{environment, whole};
 use super::upstream::Upstream;
@@ -58,11 +58,15 @@ impl<'a> Fleet<'a> {
 
     /// Starts one more with these variables of its own.
     pub(crate) fn add_with(&mut self, own: &[(&str, &str)]) {
+        self.add_of(Path::new(PROGRAM), own);
+    }
+
+    /// Does the same with another build of tollgate.
+    pub(crate) fn add_of(&mut self, program: &Path, own: &[(&str, &str)]) {
         let name = format!("gate-{}", self.servers.len());
         let named = [("TOLLGATE_SERVER__NAME", &*name)];
         let environment = [&self.environment()[..], &named, own].concat();
-        let server = Server::start(self.folder.path(), &[], &environment);
-        self.servers.push(server);
+        self.servers.push(Server::start_of(program, self.folder.path(), &environment));
     }
 
     fn environment(&self) -> Vec<(&str, &str)> {
@@ -72,6 +76,17 @@ impl<'a> Fleet<'a> {
     /// Runs a command to its end, as on another machine.
     pub(crate) fn run(&self, arguments: &[&str]) -> Ended {
         run(self.folder.path(), arguments, &self.environment())
+    }
+
+    /// Does the same on a terminal, with more in its environment.
+    pub(crate) fn run_on_terminal(
+        &self,
+        arguments: &[&str],
+        more: &[(&str, &str)],
+        is_whole: bool,
+    ) -> Ended {
+        let environment = [&self.environment()[..], more].concat();
+        run_on_terminal(self.folder.path(), arguments, &environment, is_whole)
     }
 
     /// What its clients share.

@@ -1,5 +1,6 @@
 //! Runs the real binary: signals, environment, standard error, exit codes.
 
+use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
 use std::net::SocketAddr;
 use std::path::Path;
@@ -8,6 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use nix::pty::{Winsize, openpty};
 use nix::sys::signal;
 use nix::unistd::Pid;
 use serde_json::Value;
@@ -16,6 +18,8 @@ use super::{lock, until, until_within};
 
 pub(crate) use nix::sys::signal::Signal;
 
+/// The binary under test.
+pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_tollgate");
 /// The longest start, on a busy machine.
 const START: Duration = Duration::from_secs(60);
 
@@ -53,6 +57,38 @@ pub(crate) fn run_after(folder: &Path, arguments: &[&str], shell: &str) -> Ended
     ended(command_after(folder, arguments, &[], shell))
 }
 
+/// Runs a command whose standard error is a terminal, and its standard output too if `is_whole`.
+/// The result has all that the terminal got as `stderr`.
+pub(crate) fn run_on_terminal(
+    folder: &Path,
+    arguments: &[&str],
+    environment: &[(&str, &str)],
+    is_whole: bool,
+) -> Ended {
+    let size = Winsize { ws_row: 24, ws_col: 100, ws_xpixel: 0, ws_ypixel: 0 };
+    let ends = openpty(&size, None).expect("a terminal");
+    let own = || Stdio::from(ends.slave.try_clone().expect("a descriptor"));
+    let mut command = command(folder, arguments, environment);
+    command.env("TERM", "xterm");
+    command.stderr(own()).stdout(if is_whole { own() } else { Stdio::piped() });
+    let child = command.spawn().expect("the binary starts");
+    // A terminal ends when nobody can write to it any more.
+    drop((command, ends.slave));
+    let mut terminal = File::from(ends.master);
+    let shown = thread::spawn(move || {
+        let mut shown = Vec::new();
+        // Its end is an error.
+        terminal.read_to_end(&mut shown).ok();
+        String::from_utf8_lossy(&shown).into_owned()
+    });
+    let output = child.wait_with_output().expect("it ends");
+    Ended {
+        code: output.status.code(),
+        stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
+        stderr: shown.join().expect("it reads"),
+    }
+}
+
 fn command_after(
     folder: &Path,
     arguments: &[&str],
@@ -61,14 +97,23 @@ fn command_after(
 ) -> Command {
     let mut command = Command::new("sh");
     command.args(["-c", &format!("{shell}; exec \"$0\" \"$@\"")]);
-    command.arg(env!("CARGO_BIN_EXE_tollgate")).args(arguments);
+    command.arg(PROGRAM).args(arguments);
     command.env_clear().envs(environment.iter().copied());
     command.current_dir(folder).stdin(Stdio::null());
     command
 }
 
 fn command(folder: &Path, arguments: &[&str], environment: &[(&str, &str)]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
+    command_of(Path::new(PROGRAM), folder, arguments, environment)
+}
+
+fn command_of(
+    program: &Path,
+    folder: &Path,
+    arguments: &[&str],
+    environment: &[(&str, &str)],
+) -> Command {
+    let mut command = Command::new(program);
     command.args(arguments).env_clear().envs(environment.iter().copied());
     command.current_dir(folder).stdin(Stdio::null());
     command
@@ -87,6 +132,11 @@ impl Process {
         environment: &[(&str, &str)],
     ) -> Self {
         Self::spawn(command(folder, arguments, environment))
+    }
+
+    /// Does the same with another build of tollgate.
+    pub(crate) fn start_of(program: &Path, folder: &Path, environment: &[(&str, &str)]) -> Self {
+        Self::spawn(command_of(program, folder, &[], environment))
     }
 
     /// Does the same with `SIGXFSZ` ignored, so a full file is a write error.

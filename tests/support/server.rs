@@ -39,7 +39,16 @@ impl Server {
     /// Starts `tollgate` with these arguments in this folder, with this environment and free ports.
     pub(crate) fn start(folder: &Path, arguments: &[&str], environment: &[(&str, &str)]) -> Self {
         let environment = [&PORTS, environment].concat();
-        let process = Process::start_with(folder, arguments, &environment);
+        Self::of(Process::start_with(folder, arguments, &environment))
+    }
+
+    /// Starts another build of tollgate in this folder.
+    pub(crate) fn start_of(program: &Path, folder: &Path, environment: &[(&str, &str)]) -> Self {
+        let environment = [&PORTS, environment].concat();
+        Self::of(Process::start_of(program, folder, &environment))
+    }
+
+    fn of(process: Process) -> Self {
         let (address, admin) = (process.address("page"), process.address("admin"));
         Self { process, address, admin, _folder: None }
     }

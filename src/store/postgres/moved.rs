@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::column;
 use super::flush::PreparedConnection;
-use super::instance::LIVING;
+use super::instance::{BURY, LIVING};
 use super::step::statement;
 use crate::store::Reason;
 
@@ -58,4 +58,15 @@ pub(super) async fn ensure_idle(session: &PreparedConnection) -> Result<(), Reas
     }
     let names = names.join(", ");
     Err(format!("{names} use it: stop all servers and commands, or wait 15 s if they died").into())
+}
+
+/// Ends instances whose lease is over. If one was only stopped, its next heartbeat would prolong its
+/// lease; now it has to join again, which a copy and a ledger that was moved refuse.
+pub(super) async fn bury_dead(session: &PreparedConnection) -> Result<(), Reason> {
+    for row in session.query(LIVING, &[]).await? {
+        let dead: i64 = row.try_get(0)?;
+        let bury = statement!(BURY, dead, false);
+        session.query(bury.sql, &bury.values).await?;
+    }
+    Ok(())
 }

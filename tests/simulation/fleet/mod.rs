@@ -23,7 +23,7 @@ use run::{Mutation, NONE, Outcome, run};
 use crate::tally::Tally;
 use crate::{number, one_seed};
 
-/// The number of seeds without `SIMULATION_SEEDS`.
+/// The number of seeds without `FLEET_SEEDS`. Each waits for a real database.
 const SEEDS: u64 = 60;
 /// By then, a mutation has broken a guarantee.
 const MAX_MUTANTS: u64 = 1_000;
@@ -101,7 +101,7 @@ fn processes_on_one_ledger_keep_every_guarantee() {
         println!("{}", outcome.trace.join("\n"));
         return assert_eq!(outcome.broken, None, "seed {seed}");
     }
-    let seeds = number("SIMULATION_SEEDS").unwrap_or(SEEDS);
+    let seeds = number("FLEET_SEEDS").unwrap_or(SEEDS);
     let (tally, broken) = all(0..seeds, &NONE);
     if let Some(Broken { seed, guarantee, trace }) = broken {
         panic!(

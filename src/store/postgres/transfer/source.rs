@@ -7,7 +7,6 @@ use super::rows;
 use crate::store::Reason;
 use crate::store::postgres::PostgresTarget;
 use crate::store::postgres::flush::PreparedConnection;
-use crate::store::postgres::instance::{BURY, LIVING};
 use crate::store::postgres::moved;
 use crate::store::postgres::step::statement;
 use crate::store::transfer::cell::CellRow;
@@ -49,11 +48,7 @@ impl PostgresSource {
             _ => error.into(),
         })?;
         moved::ensure_idle(&self.session).await?;
-        for row in self.session.query(LIVING, &[]).await? {
-            let dead: i64 = row.try_get(0)?;
-            let bury = statement!(BURY, dead, false);
-            self.session.query(bury.sql, &bury.values).await?;
-        }
+        moved::bury_dead(&self.session).await?;
         let running: i64 = self.one(RUNNING).await?.try_get(0)?;
         if running > 0 {
             let why = "purchases of ended servers are still open: start a server, wait half a minute, \

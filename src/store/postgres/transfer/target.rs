@@ -130,6 +130,7 @@ impl Target for PostgresTransfer {
         self.source = source;
         self.execute(BEGIN).await?;
         moved::ensure_idle(&self.session).await?;
+        moved::bury_dead(&self.session).await?;
         self.ensure_empty(plans).await?;
         let done = match self.done(plans).await? {
             Some(done) => done,
