@@ -61,6 +61,20 @@ const MUTATIONS: &[Mutation] = &[
         ..NONE
     },
     Mutation {
+        name: "slots for holds that are taken already",
+        breaks: "window: ",
+        seed: 0,
+        edits: &[("ELSE greatest(free.slots - ", "ELSE greatest(         9 - ")],
+        ..NONE
+    },
+    Mutation {
+        name: "slots counted before the lock of the rate limit",
+        breaks: "window: ",
+        seed: 0,
+        edits: &[("FROM rate_limit FOR UPDATE", "FROM rate_limit           ")],
+        ..NONE
+    },
+    Mutation {
         name: "testimony refused",
         breaks: "testimony: ",
         seed: 13,
@@ -79,6 +93,8 @@ const EVENTS: &[&str] = &[
     "loses its database",
     "loses an answer",
     "loses a transaction",
+    "holds",
+    "holds and takes a slot",
     "gives up a purchase",
     "may not send",
     "finds a duplicate",
