@@ -18,6 +18,7 @@ use crate::store::{
     PurchaseId, PurchaseState, RemainingCredit, Reservation, ReserveError, Settlement,
     StoreCapacity, Unavailable, WantedSlot,
 };
+use crate::sync::lock;
 
 /// How often a purchase that another instance may end is polled.
 const POLL_INTERVAL: Duration = Duration::from_millis(250);
@@ -68,14 +69,27 @@ impl PostgresStore {
         match (slot, &held) {
             (None, _) => {}
             (Some(_), Ok(Held { is_sent: true, .. })) => self.purge_slots_if_due(),
-            // It may have been taken.
-            (Some(slot), Err(ReserveError::Unavailable(_))) => self.release_slot(slot),
+            // It may have been taken, and the purchase recorded as sent.
+            (Some(slot), Err(ReserveError::Unavailable(_))) => {
+                self.release_slot(slot);
+                self.release_if_doubtful(reservation.id).await;
+            }
             (Some(slot), _) => self.shared().slots.give_up(slot),
         }
         if matches!(held, Ok(_) | Err(ReserveError::InsufficientCredit)) {
             self.shared().credit_used.store(true, Ordering::Relaxed);
         }
         held
+    }
+
+    /// Releases an unsent purchase whose COMMIT was not answered. If others have declared this
+    /// instance dead, its outcome is unknown until then, so a retry would not buy it.
+    async fn release_if_doubtful(&self, id: PurchaseId) {
+        let is_doubtful = lock(&self.shared().running).doubtful.contains_key(&id);
+        if is_doubtful {
+            // If this fails, the lane tries again.
+            self.settle(id, Settlement::Released).await.ok();
+        }
     }
 
     pub(in crate::store) fn take_credit_used(&self) -> bool {
