@@ -8,7 +8,7 @@ use tollgate::clock;
 use tollgate::contract::money::Usd;
 use tollgate::store::{
     AccountStatus, Budgets, DedupeKey, DuplicateCheck, KeptReply, Period, PurchaseId, Reservation,
-    Service, Settlement, SlotId, SpendLimit, Store,
+    Service, Settlement, SlotId, SlotLimit, SlotRate, SpendLimit, Store, WantedSlot,
 };
 
 type Outcome = Result<(), Box<dyn std::error::Error>>;
@@ -83,7 +83,9 @@ async fn buy(ledger: &Store, price: Usd) -> Outcome {
         replay_only: only_repeats,
     };
     let slot = SlotId::generate();
-    ledger.reserve_and_send(&asked, slot, AccountStatus::Confirmed).await?;
+    let rate = SlotRate { requests: 1_000_000, period: Duration::from_secs(1) };
+    let wanted = WantedSlot { id: slot, limit: SlotLimit { fixed: Some(rate), assumed: rate } };
+    ledger.reserve_and_send(&asked, wanted, AccountStatus::Confirmed).await?;
     let reply = KeptReply { status: 200, is_json: true, body: vec![b'x'; 2_000].into() };
     let keep = Duration::from_secs(86_400);
     ledger.slot_replied(slot);

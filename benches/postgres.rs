@@ -17,12 +17,10 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tollgate::clock;
 use tollgate::contract::money::{Period, SpendLimit, Usd};
-use tollgate::store::postgres::{
-    Fleet, InstanceKind, PostgresTarget, SlotLimit, SlotPriority, SlotRate, SlotRequest,
-};
+use tollgate::store::postgres::{Fleet, InstanceKind, PostgresTarget, SlotPriority, SlotRequest};
 use tollgate::store::{
     AccountStatus, Budgets, DedupeKey, DuplicateCheck, KeptReply, MoneyKind, PurchaseId,
-    Reservation, Service, Settlement, SlotId, Store,
+    Reservation, Service, Settlement, SlotId, SlotLimit, SlotRate, Store, WantedSlot,
 };
 
 use postgres::Cluster;
@@ -32,6 +30,7 @@ type Outcome<T = ()> = Result<T, Box<dyn std::error::Error>>;
 const PRICE: Usd = Usd::mills(6);
 const SECONDS: Duration = Duration::from_secs(8);
 const RATE: SlotRate = SlotRate { requests: 1_000_000, period: Duration::from_secs(1) };
+const LIMIT: SlotLimit = SlotLimit { fixed: Some(RATE), assumed: RATE };
 
 fn main() -> Outcome {
     let arguments: Vec<_> = env::args().collect();
@@ -156,8 +155,7 @@ impl Turns {
         while granted.try_recv().is_err() {
             let requests: Vec<_> =
                 self.waiting.borrow().iter().map(|(request, _)| request.clone()).collect();
-            let limit = SlotLimit { fixed: Some(RATE), assumed: RATE };
-            let turn = self.fleet.take_turns(&requests, limit).await?;
+            let turn = self.fleet.take_turns(&requests, LIMIT).await?;
             let mut waiting = self.waiting.borrow_mut();
             let (taken, left) = std::mem::take(&mut *waiting)
                 .into_iter()
@@ -200,10 +198,13 @@ async fn buy(ledger: &Store, turns: &Turns) -> Outcome<(Duration, Duration)> {
         replay_only: false,
     };
     let (slot, begun) = (SlotId::generate(), clock::now());
-    ledger.reserve(&reservation).await?;
+    let wanted = WantedSlot { id: slot, limit: LIMIT };
+    let held = ledger.reserve_and_send(&reservation, wanted, AccountStatus::Confirmed).await?;
     let hold = begun.elapsed();
-    turns.wait(slot).await?;
-    ledger.mark_sent(id, AccountStatus::Confirmed).await?;
+    if !held.is_sent {
+        turns.wait(slot).await?;
+        ledger.mark_sent(id, AccountStatus::Confirmed).await?;
+    }
     ledger.slot_replied(slot);
     let reply = KeptReply { status: 200, is_json: true, body: vec![b'x'; 2_000].into() };
     let keep = Duration::from_secs(86_400);

@@ -49,7 +49,7 @@ pub use model::{
     Digest, DuplicateCheck, EarlierReply, Evidence, ExistingPurchase, Held, InstanceCounts, Job,
     JobState, KeptReply, KeyId, LedgerTotals, MissingSpend, MoneyKind, PurchaseId, PurchaseRecord,
     PurchaseState, RemainingCredit, Reservation, ReserveError, SETTLES_WITHIN, Service, Settlement,
-    SlotId, Snapshot, SpendRow, StatusUpdate, StoreCapacity,
+    SlotId, SlotLimit, SlotRate, Snapshot, SpendRow, StatusUpdate, StoreCapacity, WantedSlot,
 };
 pub use outbox::{Alert, OutboxEvent, Subscription, WebhookId};
 pub use reason::{Cause, Reason};

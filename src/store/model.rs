@@ -371,6 +371,30 @@ impl SlotId {
     }
 }
 
+/// A number of requests in any interval of one period.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SlotRate {
+    pub requests: u64,
+    pub period: Duration,
+}
+
+/// The rate that an instance keeps to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SlotLimit {
+    /// Overrides the one that the gateway has reported.
+    pub fixed: Option<SlotRate>,
+    /// Applies until the gateway has reported one.
+    pub assumed: SlotRate,
+}
+
+/// A slot that a purchase takes in the step that holds its price.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WantedSlot {
+    pub id: SlotId,
+    /// A ledger that servers share takes the slot only if one is free under this limit.
+    pub limit: SlotLimit,
+}
+
 /// The account's rate limit as the gateway reports it (contract 2.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase")]

@@ -13,7 +13,7 @@ use super::{
     MemberError, MissingSpend, OutboxEvent, PeriodSpend, PurchaseId, PurchaseRecord,
     RemainingCredit, Reservation, ReserveError, SecretRecord, Settlement, SlotId, Snapshot,
     SpendRow, StatusUpdate, Store, StoreOp, SubjectLogin, SubjectToken, Subscription, TokenRefusal,
-    Unavailable, WebhookId,
+    Unavailable, WantedSlot, WebhookId,
 };
 use crate::contract::event::EventKind;
 use crate::contract::money::Usd;
@@ -59,15 +59,16 @@ impl Store {
         reservation: &Reservation,
     ) -> Result<CreditWatermark, ReserveError> {
         let hold = async { on_backend!(self, store => store.reserve(reservation, None).await) };
-        self.with_hooks(StoreOp::Reserve(reservation), hold).await
+        let held = self.with_hooks(StoreOp::Reserve(reservation), hold).await?;
+        Ok(held.watermark)
     }
 
     /// [`reserve`](Self::reserve), and also takes the slot and marks the purchase as sent. A store
-    /// may only hold, and say so.
+    /// may only hold, and say so: one that servers share does if no slot is free, or others wait.
     pub async fn reserve_and_send(
         &self,
         reservation: &Reservation,
-        slot: SlotId,
+        slot: WantedSlot,
         account: AccountStatus,
     ) -> Result<Held, ReserveError> {
         if !self.has_slot() {
@@ -76,8 +77,7 @@ impl Store {
         }
         let send = Some((slot, account));
         let hold = async { on_backend!(self, store => store.reserve(reservation, send).await) };
-        let watermark = self.with_hooks(StoreOp::ReserveAndSend(reservation, slot), hold).await?;
-        Ok(Held { watermark, is_sent: true })
+        self.with_hooks(StoreOp::ReserveAndSend(reservation, slot.id), hold).await
     }
 
     /// Returns whether credit was used, or was missing, since the last call.

@@ -5,12 +5,17 @@ use super::trial::{Trial, each};
 use crate::support::postgres::Cluster;
 use crate::support::process::Signal;
 
+/// Holds, and takes a slot if one is free.
+pub(super) const SELL: Traffic = Traffic::Transaction("greatest(free.slots");
+/// While another request waits, a purchase holds, takes its turn and is marked one after the other.
 pub(super) const HOLD: Traffic = Traffic::Transaction("INSERT INTO purchases");
 pub(super) const SLOT: Traffic = Traffic::Transaction("granted AS (");
 pub(super) const MARK_SENT: Traffic = Traffic::Transaction("SET state = 'sent'");
 pub(super) const SETTLE: Traffic = Traffic::Transaction("INSERT INTO replies (number");
 
-pub(super) const POINTS: [Point; 10] = [
+pub(super) const POINTS: [Point; 12] = [
+    before(SELL),
+    after(SELL),
     before(HOLD),
     after(HOLD),
     before(SLOT),
@@ -36,8 +41,8 @@ pub(super) const fn after(traffic: Traffic) -> Point {
 fn expected(point: Point) -> (u16, usize) {
     match (point.traffic, point.side) {
         // It was certainly not sent, so it is bought anew.
-        (HOLD | SLOT, _) | (MARK_SENT, Side::Before) => (200, 1),
-        (MARK_SENT, Side::After) | (Traffic::Purchase, Side::Before) => (424, 0),
+        (HOLD | SLOT, _) | (SELL | MARK_SENT, Side::Before) => (200, 1),
+        (SELL | MARK_SENT, Side::After) | (Traffic::Purchase, Side::Before) => (424, 0),
         (Traffic::Purchase, Side::After) | (SETTLE, Side::Before) => (424, 1),
         (Traffic::Transaction(_) | Traffic::Statement(..), _) => (200, 1),
     }
@@ -45,13 +50,10 @@ fn expected(point: Point) -> (u16, usize) {
 
 #[test]
 fn server_killed_at_any_point_of_a_purchase_leaves_the_truth() {
-    each(&POINTS, after(MARK_SENT), |point| {
+    each(&POINTS, after(SELL), |point| {
         let trial = Trial::start(Cluster::shared());
         assert_eq!(trial.callers.buy("before", 0).status, 200);
-        let relay = trial.relay(0, point);
-        relay.arm(point);
-        let mut client = trial.callers.send("cut-off", 0);
-        relay.wait_until_stopped();
+        let (mut client, relay) = trial.stop_at(point, "cut-off");
         let victim = &trial.fleet.servers[0];
         victim.process.signal(Signal::SIGKILL);
         relay.release(Verdict::Cut);

@@ -3,7 +3,7 @@
 use std::thread;
 use std::time::Duration;
 
-use super::crashes::{HOLD, MARK_SENT, SETTLE, SLOT, after};
+use super::crashes::{HOLD, MARK_SENT, SELL, SETTLE, SLOT, after};
 use super::relay::{Point, Verdict};
 use super::trial::{Trial, each};
 use crate::support::postgres::Cluster;
@@ -28,14 +28,12 @@ fn database_that_crashes_under_load_loses_and_doubles_nothing() {
 
 #[test]
 fn connection_cut_after_its_commit_buys_once() {
-    const CUTS: [Point; 4] = [after(HOLD), after(SLOT), after(MARK_SENT), after(SETTLE)];
-    each(&CUTS, after(HOLD), |point| {
+    const CUTS: [Point; 5] =
+        [after(SELL), after(HOLD), after(SLOT), after(MARK_SENT), after(SETTLE)];
+    each(&CUTS, after(SELL), |point| {
         let trial = Trial::start(Cluster::shared());
         assert_eq!(trial.callers.buy("before", 0).status, 200);
-        let relay = trial.relay(0, point);
-        relay.arm(point);
-        let mut client = trial.callers.send("cut-off", 0);
-        relay.wait_until_stopped();
+        let (mut client, relay) = trial.stop_at(point, "cut-off");
         relay.release(Verdict::Cut);
         let answer = client.answer();
         assert!(matches!(answer.status, 200 | 503), "{point:?}: {}", answer.text());

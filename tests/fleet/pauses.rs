@@ -3,7 +3,7 @@
 use std::thread;
 use std::time::Duration;
 
-use super::crashes::{MARK_SENT, POINTS, after};
+use super::crashes::{POINTS, SELL, after};
 use super::relay::{Point, Verdict};
 use super::trial::{Trial, each};
 use crate::support::postgres::Cluster;
@@ -16,7 +16,7 @@ const PAUSES: [u64; 3] = [5, 12, 40];
 #[test]
 fn server_that_stood_still_sells_nothing_twice_and_tells_the_truth() {
     let all: Vec<_> = PAUSES.iter().flat_map(|pause| POINTS.map(|point| (point, *pause))).collect();
-    each(&all, (after(MARK_SENT), 12), |(point, pause)| {
+    each(&all, (after(SELL), 12), |(point, pause)| {
         stand_still(point, Duration::from_secs(pause));
     });
 }
@@ -24,10 +24,7 @@ fn server_that_stood_still_sells_nothing_twice_and_tells_the_truth() {
 fn stand_still(point: Point, pause: Duration) {
     let trial = Trial::start(Cluster::shared());
     assert_eq!(trial.callers.buy("before", 0).status, 200);
-    let relay = trial.relay(0, point);
-    relay.arm(point);
-    let mut client = trial.callers.send("delayed", 0);
-    relay.wait_until_stopped();
+    let (mut client, relay) = trial.stop_at(point, "delayed");
     let process = &trial.fleet.servers[0].process;
     process.signal(Signal::SIGSTOP);
     relay.release(Verdict::Pass);

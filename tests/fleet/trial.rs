@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
+use super::crashes::{HOLD, MARK_SENT, SLOT};
 use super::relay::{Point, Relay, Traffic};
 use crate::support::client::{Answer, Client, Record};
 use crate::support::fleet::Fleet;
@@ -29,6 +30,10 @@ const CALLERS: usize = 3;
 
 const OPEN: &str = "SELECT (SELECT count(*) FROM purchases WHERE ended_at IS NULL)
     + (SELECT count(*) FROM slots WHERE replied IS NULL)";
+/// Has a poll of no server wait for a slot.
+const WAIT: &str = "INSERT INTO waiting (slot, owner, priority, caller, since, seen)
+    VALUES (gen_random_uuid(), 0, 3, 'nobody', 0, 9223372036854775807)";
+const WAIT_NO_MORE: &str = "DELETE FROM waiting WHERE owner = 0";
 const UNKNOWN: &str = "SELECT count(*) FROM purchases WHERE state = 'unknown'";
 /// What was charged, and what may have been.
 const SUMS: &str = "SELECT coalesce(sum(cost_micros) FILTER (WHERE state = 'charged'), 0),
@@ -150,12 +155,21 @@ impl<'a> Trial<'a> {
         lock(&self.callers.addresses).push(started.address);
     }
 
-    /// Returns the relay that a point of a server's purchases is at.
-    pub(super) fn relay(&self, server: usize, point: Point) -> &Relay {
-        match point.traffic {
-            Traffic::Transaction(_) | Traffic::Statement(..) => &self.to_database[server],
-            Traffic::Purchase => &self.to_gateway[server],
+    /// Buys a chat by a key of the same words at the first server, and stops the purchase there.
+    pub(super) fn stop_at(&self, point: Point, key: &str) -> (Client, &Relay) {
+        let relay = match point.traffic {
+            Traffic::Transaction(_) | Traffic::Statement(..) => &self.to_database[0],
+            Traffic::Purchase => &self.to_gateway[0],
+        };
+        let is_queued = matches!(point.traffic, HOLD | SLOT | MARK_SENT);
+        if is_queued {
+            self.fleet.database.sql(WAIT);
         }
+        relay.arm(point);
+        let client = self.callers.send(key, 0);
+        relay.wait_until_stopped();
+        self.fleet.database.sql(WAIT_NO_MORE);
+        (client, relay)
     }
 
     /// Has callers buy at all servers meanwhile.

@@ -12,7 +12,8 @@ use tollgate::store::postgres::{InstanceKind, PostgresTarget};
 use tollgate::store::{
     AccountStatus, BudgetScope, Budgets, Clock, DedupeKey, Digest, DuplicateCheck, EarlierReply,
     ExistingPurchase, KeptReply, MoneyKind, PeriodSpend, PurchaseId, PurchaseRecord, PurchaseState,
-    Reservation, ReserveError, Service, Settlement, SlotId, Store, StoreCapacity,
+    Reservation, ReserveError, Service, Settlement, SlotId, SlotLimit, SlotRate, Store,
+    StoreCapacity, WantedSlot,
 };
 
 use crate::postgres::{Cluster, Database};
@@ -135,7 +136,7 @@ impl Fixture {
         reservation: &Reservation,
         account: AccountStatus,
     ) -> Result<(), ReserveError> {
-        let sent = self.store.reserve_and_send(reservation, SlotId::generate(), account);
+        let sent = self.store.reserve_and_send(reservation, wanted(u64::MAX), account);
         bounded(sent).await.map(|held| assert!(held.is_sent))
     }
 
@@ -299,6 +300,12 @@ pub(crate) fn reservation(caller: &str, price: Usd) -> Reservation {
 pub(crate) fn keyed(key: &str, payload: &str) -> Reservation {
     let claim = DedupeKey::IdempotencyKey { key: identity(key), payload: identity(payload) };
     Reservation { dedupe_key: claim, ..reservation("ann", PRICE) }
+}
+
+/// Returns a new slot under a limit of so many requests a minute.
+pub(crate) fn wanted(requests: u64) -> WantedSlot {
+    let rate = SlotRate { requests, period: Duration::from_secs(60) };
+    WantedSlot { id: SlotId::generate(), limit: SlotLimit { fixed: Some(rate), assumed: rate } }
 }
 
 /// The price of so many purchases.

@@ -4,10 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tollgate::store::postgres::{
-    Fleet, InstanceKind, PostgresTarget, SlotLimit, SlotPriority, SlotRate, SlotRequest, SlotTurn,
+    Fleet, InstanceKind, PostgresTarget, SlotPriority, SlotRequest, SlotTurn,
 };
 use tollgate::store::{
-    AccountLimit, Job, JobState, MemberChange, MoneyKind, SlotId, StatusUpdate, Store,
+    AccountLimit, Job, JobState, MemberChange, MoneyKind, SlotId, SlotLimit, SlotRate,
+    StatusUpdate, Store,
 };
 
 use crate::fixture::*;
@@ -17,9 +18,9 @@ use crate::postgres::Cluster;
 
 const PERIOD: Duration = Duration::from_secs(60);
 /// The period, lengthened by a thousandth.
-const LIFETIME: Duration = Duration::from_millis(60_060);
+pub(crate) const LIFETIME: Duration = Duration::from_millis(60_060);
 
-fn fleet(store: &Store) -> Fleet {
+pub(crate) fn fleet(store: &Store) -> Fleet {
     store.fleet().expect("a shared store")
 }
 
@@ -28,15 +29,15 @@ fn waiting(priority: SlotPriority, caller: &str) -> SlotRequest {
     SlotRequest { slot, priority, caller: caller.into(), is_retry: false }
 }
 
-fn purchases(caller: &str, count: usize) -> Vec<SlotRequest> {
+pub(crate) fn purchases(caller: &str, count: usize) -> Vec<SlotRequest> {
     (0..count).map(|_| waiting(SlotPriority::Purchase, caller)).collect()
 }
 
-fn slots(requests: &[SlotRequest]) -> Vec<SlotId> {
+pub(crate) fn slots(requests: &[SlotRequest]) -> Vec<SlotId> {
     requests.iter().map(|request| request.slot).collect()
 }
 
-async fn turn(store: &Store, requests: &[SlotRequest], limit: u64) -> SlotTurn {
+pub(crate) async fn turn(store: &Store, requests: &[SlotRequest], limit: u64) -> SlotTurn {
     let rate = SlotRate { requests: limit, period: PERIOD };
     let limit = SlotLimit { fixed: Some(rate), assumed: rate };
     let mut turn = bounded(fleet(store).take_turns(requests, limit)).await.expect("a turn");
@@ -44,12 +45,12 @@ async fn turn(store: &Store, requests: &[SlotRequest], limit: u64) -> SlotTurn {
     turn
 }
 
-async fn granted(store: &Store, requests: &[SlotRequest], limit: u64) -> Vec<SlotId> {
+pub(crate) async fn granted(store: &Store, requests: &[SlotRequest], limit: u64) -> Vec<SlotId> {
     turn(store, requests, limit).await.granted
 }
 
 /// Removes what was granted, as a caller that has its slot leaves the queue.
-fn leave(requests: &mut Vec<SlotRequest>, granted: &[SlotId]) {
+pub(crate) fn leave(requests: &mut Vec<SlotRequest>, granted: &[SlotId]) {
     requests.retain(|request| !granted.contains(&request.slot));
 }
 

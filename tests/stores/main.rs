@@ -14,6 +14,7 @@ mod extras;
 mod faults;
 mod fixture;
 mod fleet;
+mod free_slots;
 mod groups;
 mod identity;
 mod instances;

@@ -1,7 +1,7 @@
 //! What a server leaves behind is found by the next one.
 
 use tollgate::contract::money::Usd;
-use tollgate::store::{AccountStatus, PurchaseState, ReserveError, Settlement, SlotId};
+use tollgate::store::{AccountStatus, PurchaseState, ReserveError, Settlement};
 
 use crate::fixture::*;
 
@@ -110,11 +110,11 @@ async fn crash_makes_a_purchase_unknown_that_was_held_and_sent_in_one_step() {
 #[tokio::test]
 async fn purchase_aborted_after_its_record_is_free_and_may_be_bought() {
     let mut fixture = Fixture::on_disk(Default::default());
-    let (purchase, slot) = (keyed("a", "p"), SlotId::generate());
+    let (purchase, slot) = (keyed("a", "p"), wanted(1));
     let sent = fixture.store.reserve_and_send(&purchase, slot, AccountStatus::Confirmed);
     bounded(sent).await.expect("held and sent");
     fixture.settle(purchase.id, Settlement::Released).await;
-    fixture.store.release_slot(slot);
+    fixture.store.release_slot(slot.id);
     fixture.restart();
     assert_eq!(fixture.states().await, [PurchaseState::Released]);
     assert_eq!(fixture.total().await.day, Usd::ZERO);

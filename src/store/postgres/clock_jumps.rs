@@ -71,10 +71,16 @@ impl ClockComparison {
 
     /// Returns the statements before and after the lock.
     pub(super) fn statements(&self) -> [Statement; 2] {
+        let (expected, moved) = self.values();
+        [statement!(COMPARE, expected), statement!(MOVE, moved)]
+    }
+
+    /// Returns the time that the database's clock should show when a statement is sent, and how far
+    /// replies had been moved by the last reading.
+    pub(super) fn values(&self) -> (ExpectedClock, Option<i64>) {
         let Self { last, since_boot, ref asked } = *self;
         let expected = ExpectedClock { last, since_boot, asked: Arc::clone(asked) };
-        let moved = last.map(|last| last.moved);
-        [statement!(COMPARE, expected), statement!(MOVE, moved)]
+        (expected, last.map(|last| last.moved))
     }
 
     /// Takes in the rows of both.
@@ -133,7 +139,7 @@ impl ClockReading {
 
 /// The time that the database's clock should show when the statement is sent.
 #[derive(Debug)]
-struct ExpectedClock {
+pub(super) struct ExpectedClock {
     last: Option<ClockReading>,
     since_boot: fn() -> Duration,
     asked: Arc<AtomicU64>,

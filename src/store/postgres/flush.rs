@@ -175,6 +175,8 @@ struct Plan<'a> {
     is_quiet: bool,
     /// How many of the steps in `order` run before the mutex is taken.
     before_mutex: usize,
+    /// The position of the step whose prologue runs after the mutex is taken.
+    prologue_of: Option<usize>,
 }
 
 impl<'a> Plan<'a> {
@@ -192,7 +194,16 @@ impl<'a> Plan<'a> {
         let stamp =
             |step: &Step| step.stamp.0.map(|now| statement!(SET_TEST_NOW, nanos(now).to_string()));
         let stamps = steps.iter().map(stamp).collect();
-        Self { own, order, steps, stamps, is_guarded, is_quiet, before_mutex }
+        let prologue_of = steps.iter().rposition(|step| !step.prologue.is_empty());
+        Self { own, order, steps, stamps, is_guarded, is_quiet, before_mutex, prologue_of }
+    }
+
+    /// Returns the statements that run once, before the steps that change counters.
+    fn prologue(&self) -> impl Iterator<Item = &Statement> {
+        let at = self.prologue_of.filter(|_| self.before_mutex < self.order.len());
+        let stamp = at.and_then(|at| self.stamps.get(at)?.as_ref());
+        let statements = at.and_then(|at| self.steps.get(at)).map(|step| &step.prologue);
+        stamp.into_iter().chain(statements.into_iter().flatten())
     }
 
     fn statements(&self) -> impl Iterator<Item = &Statement> {
@@ -205,7 +216,8 @@ impl<'a> Plan<'a> {
             stamp.into_iter().chain(statements.into_iter().flatten())
         };
         let before = before.iter().flat_map(of);
-        guard.into_iter().chain(before).chain(mutex).chain(after.iter().flat_map(of))
+        let after = self.prologue().chain(after.iter().flat_map(of));
+        guard.into_iter().chain(before).chain(mutex).chain(after)
     }
 
     /// Gives each step its rows.
@@ -214,7 +226,7 @@ impl<'a> Plan<'a> {
         let mut sorted: Vec<StepRows> = steps.iter().map(|_| Vec::new()).collect();
         for (position, at) in self.order.iter().enumerate() {
             if position == self.before_mutex {
-                rows.next();
+                rows.by_ref().take(1 + self.prologue().count()).for_each(drop);
             }
             let (Some(step), Some(place)) = (steps.get(*at), sorted.get_mut(*at)) else { continue };
             if self.stamps.get(*at).is_some_and(Option::is_some) {

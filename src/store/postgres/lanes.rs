@@ -32,9 +32,10 @@ const REPORTS: Course = Course {
 #[derive(Clone)]
 pub(super) struct Lanes {
     clock: Arc<LedgerClock>,
-    /// Purchases: everything that changes one, in the order in which it was asked for.
+    /// Purchases: everything that changes one, in the order in which it was asked for. A hold may
+    /// also take a slot.
     pub(super) sales: LaneQueue,
-    /// Slots, jobs, members and logins.
+    /// Turns and replies of slots, jobs, members and logins.
     pub(super) marks: LaneQueue,
     /// Heartbeats alone: nothing delays them.
     pub(super) pulse: LaneQueue,

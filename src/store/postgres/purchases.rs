@@ -14,10 +14,11 @@ use super::{events, reserve, settle};
 use crate::contract::money::Usd;
 use crate::store::rules::Credit;
 use crate::store::{
-    AccountStatus, BudgetScope, CreditWatermark, KeptReply, MissingSpend, PeriodSpend, PurchaseId,
-    PurchaseState, RemainingCredit, Reservation, ReserveError, Settlement, SlotId, StoreCapacity,
-    Unavailable,
+    AccountStatus, BudgetScope, CreditWatermark, Held, KeptReply, MissingSpend, PeriodSpend,
+    PurchaseId, PurchaseState, RemainingCredit, Reservation, ReserveError, Settlement,
+    StoreCapacity, Unavailable, WantedSlot,
 };
+use crate::sync::lock;
 
 /// How often a purchase that another instance may end is polled.
 const POLL_INTERVAL: Duration = Duration::from_millis(250);
@@ -52,26 +53,43 @@ impl PostgresStore {
     pub(in crate::store) async fn reserve(
         &self,
         reservation: &Reservation,
-        send: Option<(SlotId, AccountStatus)>,
-    ) -> Result<CreditWatermark, ReserveError> {
+        send: Option<(WantedSlot, AccountStatus)>,
+    ) -> Result<Held, ReserveError> {
         self.check_capacity()?;
         let owner = self.shared().number();
-        let step = reserve::step(owner, reservation, send)?;
+        let step = reserve::step(self.shared(), owner, reservation, send)?;
         self.shared().begin(reservation.id, owner, reservation.price);
-        let slot = send.map(|(slot, _)| slot);
+        let slot = send.map(|(slot, _)| slot.id);
         self.shared().slots.take(slot);
         let held = match self.run(&self.lanes().sales, step).await {
             Ok(rows) => reserve::verdict(self.shared(), reservation, &rows)
                 .inspect_err(|_| self.shared().end(reservation.id)),
             Err(unavailable) => Err(unavailable.into()),
         };
-        if let (Some(slot), Err(_)) = (slot, &held) {
-            self.shared().slots.give_up(slot);
+        match (slot, &held) {
+            (None, _) => {}
+            (Some(_), Ok(Held { is_sent: true, .. })) => self.purge_slots_if_due(),
+            // It may have been taken, and the purchase recorded as sent.
+            (Some(slot), Err(ReserveError::Unavailable(_))) => {
+                self.release_slot(slot);
+                self.release_if_doubtful(reservation.id).await;
+            }
+            (Some(slot), _) => self.shared().slots.give_up(slot),
         }
         if matches!(held, Ok(_) | Err(ReserveError::InsufficientCredit)) {
             self.shared().credit_used.store(true, Ordering::Relaxed);
         }
         held
+    }
+
+    /// Releases an unsent purchase whose COMMIT was not answered. If others have declared this
+    /// instance dead, its outcome is unknown until then, so a retry would not buy it.
+    async fn release_if_doubtful(&self, id: PurchaseId) {
+        let is_doubtful = lock(&self.shared().running).doubtful.contains_key(&id);
+        if is_doubtful {
+            // If this fails, the lane tries again.
+            self.settle(id, Settlement::Released).await.ok();
+        }
     }
 
     pub(in crate::store) fn take_credit_used(&self) -> bool {

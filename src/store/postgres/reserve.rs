@@ -1,5 +1,6 @@
 //! Holds a price: finds duplicates, judges the budgets and the balance, inserts and counts, in one
-//! statement under the account's lock.
+//! statement under the account's lock. If [`free_slots`] has found a slot for it, the statement also
+//! takes the slot, and inserts the purchase as sent.
 //!
 //! The statement takes its snapshot after the lock, so it sees every earlier sale, and those of its
 //! own transaction. The rules of `store::rules` judge again what it has read.
@@ -11,14 +12,14 @@ use tracing::error;
 
 use super::column::{self, Read, nanos, signed};
 use super::events::dollars;
+use super::free_slots;
 use super::shared::Shared;
 use super::step::{Effect, Need, Statement, Step, StepRows, statement};
 use crate::contract::money::{Period, SpendLimit, Usd};
 use crate::store::rules::{self, Credit, KnownBalance, ScopeBudget, Today};
 use crate::store::{
-    AccountStatus, BudgetScope, CreditWatermark, DedupeKey, EarlierReply, ExistingPurchase,
-    MissingSpend, PeriodSpend, PurchaseState, Reservation, ReserveError, ScopeKind, SlotId,
-    Unavailable,
+    AccountStatus, BudgetScope, CreditWatermark, DedupeKey, EarlierReply, ExistingPurchase, Held,
+    MissingSpend, PeriodSpend, Reservation, ReserveError, ScopeKind, Unavailable, WantedSlot,
 };
 
 /// An expired purchase gives up its key.
@@ -82,7 +83,7 @@ macro_rules! reserve {
     least(coalesce((SELECT sum(micros) FROM extras, t WHERE extras.caller = $3::text AND until > t.now), 0), 4611686018427387903)::bigint
       AS extra) AS l
   UNION ALL
-  SELECT 4, 'token ' || $16::text, ($23::bigint[])[1], ($23::bigint[])[2], ($23::bigint[])[3], ($23::bigint[])[4]
+  SELECT 4, 'token ' || $16::text, ($21::bigint[])[1], ($21::bigint[])[2], ($21::bigint[])[3], ($21::bigint[])[4]
 ), sums AS MATERIALIZED (
   SELECT s.rank, p.nth, p.most, coalesce(p.spent, 0) AS spent
   FROM scopes AS s, today, LATERAL (VALUES
@@ -104,14 +105,18 @@ macro_rules! reserve {
       AND t.now - balance_as_of <= 900000000000 THEN 'short'
     ELSE 'new' END AS word
   FROM account, t
+), free AS MATERIALIZED (
+  SELECT $19::uuid AS slot
+  WHERE $19::uuid IS NOT NULL AND nullif(current_setting('tollgate.free_slots', true), '')::bigint > 0
 ), made AS (
   INSERT INTO purchases (id, owner, at, day, month, caller, group_name, token, service, model, price_micros, state,
     key, payload, fingerprint, unrecognised)
-  SELECT $1::uuid, $2::bigint, t.now, today.day, today.month, $3::text, $14::text, $16::text, $4::text, $5::text, $6::bigint, $19::text, $7::bytea, $8::bytea, $9::bytea, $20::boolean
-  FROM t, today, verdict WHERE word = 'new'
+  SELECT $1::uuid, $2::bigint, t.now, today.day, today.month, $3::text, $14::text, $16::text, $4::text, $5::text, $6::bigint,
+    CASE WHEN free.slot IS NULL THEN 'held' ELSE 'sent' END, $7::bytea, $8::bytea, $9::bytea, free.slot IS NOT NULL AND $20::boolean
+  FROM t, today, verdict LEFT JOIN free ON true WHERE word = 'new'
   ON CONFLICT (id) DO NOTHING RETURNING day, month
 ), slot AS (
-  INSERT INTO slots (id, owner, caller, at) SELECT $21::uuid, $2::bigint, $3::text, t.now FROM t, made WHERE $21::uuid IS NOT NULL
+  INSERT INTO slots (id, owner, caller, at) SELECT free.slot, $2::bigint, $3::text, t.now FROM t, made, free
 ), counted AS (
   INSERT INTO spent (scope, unit, period, micros)
   SELECT scopes.scope, c.unit, c.period, $6::bigint
@@ -131,7 +136,9 @@ SELECT CASE WHEN word = 'new' AND NOT EXISTS (SELECT 1 FROM made) THEN 'taken' E
   account.committed - coalesce(
     (SELECT sum(price_micros) FROM purchases WHERE ended_at IS NULL), 0)::bigint,
   known.id, known.state, known.cost, known.keep_until, known.is_reused,
-  (SELECT bytes FROM replies WHERE replies.number = known.number)
+  (SELECT bytes FROM replies WHERE replies.number = known.number),
+  (SELECT set_config('tollgate.free_slots', (current_setting('tollgate.free_slots')::bigint - 1)::text, true)
+   FROM made, free) IS NOT NULL
 FROM verdict, t, today, latest, account LEFT JOIN known ON true"
 )
     };
@@ -139,14 +146,14 @@ FROM verdict, t, today, latest, account LEFT JOIN known ON true"
 
 const RESERVE: &str = reserve!("");
 
-/// The same, and reports the budgets whose spending has reached one of the percentages `$24`, each
+/// The same, and reports the budgets whose spending has reached one of the percentages `$23`, each
 /// once in its period.
 const RESERVE_AND_REPORT: &str = reserve!(concat!(
     ", crossed AS MATERIALIZED (
   SELECT b.kind, b.whose, p.name AS period, p.number, rule.percent, sums.most,
     sums.spent + $6::bigint AS spent,
     concat_ws(' ', b.kind, b.whose, p.name, rule.percent || '% of', sums.most) AS alert
-  FROM made, today, sums, unnest($24::bigint[]) AS rule(percent),
+  FROM made, today, sums, unnest($23::bigint[]) AS rule(percent),
     LATERAL (VALUES (1, 'total', NULL), (2, 'group', $14::text), (3, 'caller', $3::text), (4, 'token', $16::text))
       AS b(rank, kind, whose),
     LATERAL (VALUES (1, 'day', today.day), (2, 'week', today.monday), (3, 'month', today.month), (4, 'ever', 0))
@@ -217,9 +224,10 @@ fn countable(amount: Usd) -> Read<i64> {
 }
 
 pub(super) fn step(
+    shared: &Shared,
     owner: i64,
     reservation: &Reservation,
-    send: Option<(SlotId, AccountStatus)>,
+    send: Option<(WantedSlot, AccountStatus)>,
 ) -> Read<Step> {
     let price = countable(reservation.price)?;
     let (key, others, payload, duplicate) = match &reservation.dedupe_key {
@@ -231,10 +239,6 @@ pub(super) fn step(
     let others: Vec<_> = others.iter().map(|key| key.to_vec()).collect();
     let budgets = &reservation.budgets;
     let needed = reservation.price.checked_add(budgets.balance_floor);
-    let (state, account) = match send {
-        None => (PurchaseState::Held, AccountStatus::Confirmed),
-        Some((_, account)) => (PurchaseState::Sent, account),
-    };
     let mut statements = Vec::with_capacity(2);
     if let Some(key) = &key {
         statements.push(statement!(EXPIRE, key.clone()));
@@ -259,11 +263,10 @@ pub(super) fn step(
         reservation.token.as_deref().map(str::to_owned),
         needed.map_or(i64::MAX, |needed| signed(needed.as_micros())),
         reservation.replay_only,
-        state.name(),
-        account == AccountStatus::Unconfirmed,
-        send.map(|(slot, _)| slot.0),
-        others,
+        send.map(|(slot, _)| slot.id.0),
+        send.is_some_and(|(_, account)| account == AccountStatus::Unconfirmed),
         amounts(reservation.token.as_ref().map_or(SpendLimit::NONE, |_| budgets.token)),
+        others,
     );
     if !budgets.thresholds.is_none() {
         reserve.sql = RESERVE_AND_REPORT;
@@ -271,8 +274,9 @@ pub(super) fn step(
         reserve.values.push(Box::new(percents));
     }
     statements.push(reserve);
-    let step = Step::new(Need::Counting, statements).guarded(owner);
-    Ok(step.with_effect(Effect::Begins(reservation.id)))
+    let prologue = send.map(|(slot, _)| free_slots::statements(shared, slot.limit));
+    let step = Step::new(Need::Counting, statements).preceded_by(prologue.unwrap_or_default());
+    Ok(step.guarded(owner).with_effect(Effect::Begins(reservation.id)))
 }
 
 /// Returns what the statement decided.
@@ -280,7 +284,7 @@ pub(super) fn verdict(
     shared: &Shared,
     reservation: &Reservation,
     rows: &StepRows,
-) -> Result<CreditWatermark, ReserveError> {
+) -> Result<Held, ReserveError> {
     let row = rows.last().and_then(|rows| rows.first());
     let row = row.ok_or_else(|| Unavailable("the database sent no verdict".into()))?;
     let word: &str = column::get(row, 0)?;
@@ -300,7 +304,10 @@ pub(super) fn verdict(
                 report_difference(shared, reservation, word);
             }
             match (word, judged) {
-                ("new", _) => Ok(CreditWatermark(column::count(row, 11)?)),
+                ("new", _) => Ok(Held {
+                    watermark: CreditWatermark(column::count(row, 11)?),
+                    is_sent: column::get(row, 18)?,
+                }),
                 (_, Err(refused)) => Err(refused),
                 (_, Ok(())) => Err(Unavailable("the ledger's rules differ".into()).into()),
             }

@@ -1,7 +1,7 @@
 //! What was sent to the gateway in the last day, and the rate limit that it reported.
 //!
 //! A slot is taken by the database's clock until one period after its reply. [`Fleet`](super::Fleet)
-//! grants them to all instances in turn.
+//! grants them to all instances in turn, and a purchase takes one with its hold if no request waits.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -78,6 +78,13 @@ impl PostgresStore {
             Ok(column::moment(row, 0)?.saturating_sub(column::moment(row, 1)?))
         })
         .await
+    }
+
+    /// Deletes old slots without waiting, once per some new ones.
+    pub(super) fn purge_slots_if_due(&self) {
+        if let Some(purge) = self.purge_if_due() {
+            self.lanes().notify(&self.lanes().marks, Step::plain(purge));
+        }
     }
 
     /// Returns the statement that deletes old slots, once per some new ones.

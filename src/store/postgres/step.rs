@@ -40,6 +40,9 @@ pub(super) enum Need {
 /// Statements that run in one transaction, in order, and may run again after a rollback.
 pub(super) struct Step {
     pub(super) statements: Vec<Statement>,
+    /// Statements that run once in the transaction, under the account's row and before each step
+    /// that changes counters. Of several steps, those of the last apply to all.
+    pub(super) prologue: Vec<Statement>,
     pub(super) need: Need,
     /// The number of this instance when the step was made, if the step is refused once others have
     /// ended it. Facts about the gateway are never refused.
@@ -61,7 +64,8 @@ pub(super) enum Effect {
 impl Step {
     pub(super) fn new(need: Need, statements: Vec<Statement>) -> Self {
         let (effect, stamp) = (Effect::None, ClockStamp::default());
-        Self { statements, need, guard: None, effect, stamp, answer: None }
+        let prologue = Vec::new();
+        Self { statements, prologue, need, guard: None, effect, stamp, answer: None }
     }
 
     pub(super) fn plain(statement: Statement) -> Self {
@@ -71,6 +75,11 @@ impl Step {
     #[must_use]
     pub(super) fn guarded(self, instance: i64) -> Self {
         Self { guard: Some(instance), ..self }
+    }
+
+    #[must_use]
+    pub(super) fn preceded_by(self, prologue: Vec<Statement>) -> Self {
+        Self { prologue, ..self }
     }
 
     #[must_use]

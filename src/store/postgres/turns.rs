@@ -15,10 +15,10 @@ use super::column::{self, Read, nanos, signed};
 use super::shared::Shared;
 use super::step::{Need, Step, StepRows, statement};
 use crate::store::model::SLOT_RETENTION;
-use crate::store::{AccountLimit, SlotId, Unavailable};
+use crate::store::{AccountLimit, SlotId, SlotLimit, SlotRate, Unavailable};
 
 /// A request that its instance has not renewed for this long is passed over.
-const FRESHNESS: Duration = Duration::from_secs(2);
+pub(super) const FRESHNESS: Duration = Duration::from_secs(2);
 
 pub(super) const LOCK: &str = "SELECT 1 FROM rate_limit FOR UPDATE";
 const LEAVE: &str = "DELETE FROM waiting WHERE owner = $1 AND NOT slot = ANY($2::uuid[])";
@@ -30,13 +30,10 @@ FROM (SELECT {now} AS now) t,
   unnest($2::uuid[], $3::smallint[], $4::text[], $5::boolean[]) AS w(slot, priority, caller, is_retry)
 WHERE NOT EXISTS (SELECT 1 FROM slots WHERE slots.id = w.slot)
 ON CONFLICT (slot) DO UPDATE SET owner = excluded.owner, seen = excluded.seen";
-/// Grants the requests of this instance that are among the first of all, as far as slots are free.
-///
-/// A caller's turn comes by how many slots it has, and by how many of its own requests are ahead.
-/// A poll goes first after nine purchases. Other polls leave a tenth of the slots free, and while the
-/// limit is not known, one slot is kept for the request that reports it.
-const TURN: &str = "
-WITH t AS MATERIALIZED (SELECT {now} AS now),
+/// The free slots, as steps of a statement: the limit is `$2` to `$5`, and `$8` how long slots are kept.
+macro_rules! free_slots {
+    () => {
+        "t AS MATERIALIZED (SELECT {now} AS now),
 l AS MATERIALIZED (
   SELECT requests, period + period / 1000 AS lifetime, blocked_until, purchases_since_poll,
     reported, reported_seconds,
@@ -57,7 +54,20 @@ l AS MATERIALIZED (
   SELECT CASE WHEN t.now < l.blocked_until THEN 0
     ELSE greatest(l.requests - coalesce((SELECT sum(slots) FROM busy), 0)::bigint, 0) END AS slots
   FROM l, t
-), fresh AS (
+)"
+    };
+}
+pub(super) use free_slots;
+
+/// Grants the requests of this instance that are among the first of all, as far as slots are free.
+///
+/// A caller's turn comes by how many slots it has, and by how many of its own requests are ahead.
+/// A poll goes first after nine purchases. Other polls leave a tenth of the slots free, and while the
+/// limit is not known, one slot is kept for the request that reports it.
+const TURN: &str = concat!(
+    "WITH ",
+    free_slots!(),
+    ", fresh AS (
   SELECT w.slot, w.owner, w.priority, w.caller, w.since, least(w.priority, 2) AS kind,
     coalesce(busy.slots, 0) + row_number() OVER (
       PARTITION BY w.priority, w.caller ORDER BY w.since, w.slot) AS turn
@@ -102,7 +112,8 @@ SELECT ARRAY(SELECT slot FROM granted UNION SELECT id FROM slots WHERE id = ANY(
   CASE WHEN t.now < l.blocked_until THEN l.blocked_until
     ELSE (SELECT min(first_reply) FROM busy) + l.lifetime END - t.now,
   l.reported, l.reported_seconds
-FROM free, l, t";
+FROM free, l, t"
+);
 const BLOCK: &str =
     "UPDATE rate_limit SET blocked_until = greatest(blocked_until, {now} + $1::bigint)";
 
@@ -125,22 +136,6 @@ pub enum SlotPriority {
     /// A poll of a job that someone watches.
     Watched,
     Unwatched,
-}
-
-/// A number of requests in any interval of one period.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SlotRate {
-    pub requests: u64,
-    pub period: Duration,
-}
-
-/// The rate that an instance keeps to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SlotLimit {
-    /// Overrides the one that the gateway has reported.
-    pub fixed: Option<SlotRate>,
-    /// Applies until the gateway has reported one.
-    pub assumed: SlotRate,
 }
 
 /// The outcome of [`Fleet::take_turns`].
@@ -229,7 +224,7 @@ impl SlotPriority {
 }
 
 /// No slot is remembered for longer.
-fn period(rate: SlotRate) -> i64 {
+pub(super) fn period(rate: SlotRate) -> i64 {
     nanos(rate.period.min(SLOT_RETENTION))
 }
 

@@ -21,9 +21,9 @@ use crate::contract::money::Usd;
 use crate::store::model::SYNC_THRESHOLD;
 use crate::store::rules::{self, Credit, ScopeBudget, Today};
 use crate::store::{
-    AccountStatus, BudgetScope, CreditWatermark, DedupeKey, KeptReply, MoneyKind, PeriodSpend,
-    PurchaseId, PurchaseState, RemainingCredit, Reservation, ReserveError, ScopeKind, Settlement,
-    SlotId, Unavailable,
+    AccountStatus, BudgetScope, CreditWatermark, DedupeKey, Held, KeptReply, MoneyKind,
+    PeriodSpend, PurchaseId, PurchaseState, RemainingCredit, Reservation, ReserveError, ScopeKind,
+    Settlement, SlotId, Unavailable, WantedSlot,
 };
 
 /// How often a purchase that another process may end is polled.
@@ -46,13 +46,14 @@ impl SqliteStore {
     pub(in crate::store) async fn reserve(
         &self,
         reservation: &Reservation,
-        send: Option<(SlotId, AccountStatus)>,
-    ) -> Result<CreditWatermark, ReserveError> {
+        send: Option<(WantedSlot, AccountStatus)>,
+    ) -> Result<Held, ReserveError> {
         let is_expensive = reservation.price >= SYNC_THRESHOLD;
         let durability = if is_expensive { Durability::Synced } else { Durability::Buffered };
         self.check_capacity()?;
         // Nothing of it is copied but numbers and references.
         let reservation = reservation.clone();
+        let send = send.map(|(slot, account)| (slot.id, account));
         let reserve = move |ledger: &Ledger, statements: &Statements<'_>| {
             ledger.reserve(statements, &reservation, send)
         };
@@ -60,7 +61,7 @@ impl SqliteStore {
         if matches!(held, Ok(_) | Err(ReserveError::InsufficientCredit)) {
             self.inner.credit_used.store(true, Ordering::Relaxed);
         }
-        held
+        held.map(|watermark| Held { watermark, is_sent: send.is_some() })
     }
 
     pub(in crate::store) fn take_credit_used(&self) -> bool {

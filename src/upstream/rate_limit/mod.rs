@@ -28,8 +28,8 @@ use super::{Abort, Attempt, Error, GatewayCall, GatewayReply};
 use crate::clock::{self, Instant};
 use crate::config::RequestLimit;
 #[cfg(feature = "postgres")]
-use crate::store::postgres::{Fleet, SlotLimit, SlotPriority, SlotRate, SlotRequest, SlotTurn};
-use crate::store::{AccountLimit, SlotId, Store, Unavailable};
+use crate::store::postgres::{Fleet, SlotPriority, SlotRequest, SlotTurn};
+use crate::store::{AccountLimit, SlotId, SlotLimit, SlotRate, Store, Unavailable, WantedSlot};
 use crate::sync::lock;
 use scheduler::{Priority, Scheduler, Ticket};
 
@@ -176,10 +176,10 @@ impl RateLimit {
     }
 
     /// Takes a slot for a purchase if one is free and no other request comes first. The slot is not
-    /// recorded yet; see [`Slot::record`]. Shared slots have to be asked for.
+    /// recorded yet; see [`Slot::record`]. A shared slot may turn out to be another server's.
     pub fn try_acquire(self: &Arc<Self>) -> Option<Slot> {
         #[cfg(feature = "postgres")]
-        self.log.fleet().is_none().then_some(())?;
+        self.shared.is_empty().then_some(())?;
         let is_taken = self.update(|state, now| state.scheduler.try_take(now));
         is_taken.then(|| Slot::new(self))
     }
@@ -239,12 +239,7 @@ impl RateLimit {
             Priority::Unwatched => SlotPriority::Unwatched,
         };
         let request = SlotRequest { slot, priority, caller: Arc::clone(&ticket.caller), is_retry };
-        let rate = |limit: RequestLimit| SlotRate {
-            requests: u64::try_from(limit.requests).unwrap_or(u64::MAX),
-            period: limit.period,
-        };
-        let fixed = lock(&self.state).fixed.map(rate);
-        let limit = SlotLimit { fixed, assumed: rate(DEFAULT_LIMIT) };
+        let limit = self.shared_limit();
         let heed = |turn: &SlotTurn| self.adopt(turn.reported.and_then(valid_limit));
         let release = |slot| self.log.release_slot(slot);
         let turn = self.shared.wait(fleet, (request, limit), heed, release);
@@ -253,6 +248,15 @@ impl RateLimit {
             Ok(turn) => turn.map_err(unrecorded),
             Err(_elapsed) => Err(Error::NoSlot { retry_after: self.expected_wait() }),
         }
+    }
+
+    /// Returns the limit that applies to all servers, as far as this one knows.
+    fn shared_limit(&self) -> SlotLimit {
+        let rate = |limit: RequestLimit| SlotRate {
+            requests: u64::try_from(limit.requests).unwrap_or(u64::MAX),
+            period: limit.period,
+        };
+        SlotLimit { fixed: lock(&self.state).fixed.map(rate), assumed: rate(DEFAULT_LIMIT) }
     }
 
     /// Takes over the limit that another server was told.
@@ -407,11 +411,11 @@ impl Slot {
         Self { limit, id: SlotId::generate(), is_recorded: false, is_used: false }
     }
 
-    /// Returns the id under which the caller records the slot, with its purchase. From now on,
-    /// dropping the slot unused deletes that record.
-    pub fn record(&mut self) -> SlotId {
+    /// Returns the slot as the caller records it, with its purchase. From now on, dropping the slot
+    /// unused deletes that record.
+    pub fn record(&mut self) -> WantedSlot {
         self.is_recorded = true;
-        self.id
+        WantedSlot { id: self.id, limit: self.limit.shared_limit() }
     }
 
     /// Marks a recorded slot as used by a purchase that is about to be sent.

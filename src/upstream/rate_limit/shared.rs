@@ -9,8 +9,8 @@ use std::time::Duration;
 use tokio::sync::{Notify, oneshot};
 use tokio::time::sleep;
 
-use crate::store::postgres::{Fleet, SlotLimit, SlotRequest, SlotTurn};
-use crate::store::{SlotId, Unavailable};
+use crate::store::postgres::{Fleet, SlotRequest, SlotTurn};
+use crate::store::{SlotId, SlotLimit, Unavailable};
 use crate::sync::lock;
 
 /// Requests that are not renewed for two seconds are passed over.
@@ -26,6 +26,10 @@ pub(super) struct SharedTurns {
 }
 
 impl SharedTurns {
+    pub(super) fn is_empty(&self) -> bool {
+        lock(&self.waiting).is_empty()
+    }
+
     /// Waits until the ledger has granted the slot of `request`. `heed` is called with each answer.
     ///
     /// Dropping the future leaves the queue. The slot may be granted meanwhile, so release it.

@@ -32,14 +32,14 @@ const MUTATIONS: &[Mutation] = &[
     Mutation {
         name: "no guard",
         breaks: "dead: ",
-        seed: 83,
+        seed: 104,
         edits: &[("AND ended IS NULL FOR KEY SHARE)", "                  FOR KEY SHARE)")],
         ..NONE
     },
     Mutation {
         name: "burial of an instance whose lease is not over",
         breaks: "alive: ",
-        seed: 7,
+        seed: 30,
         edits: &[
             ("ended IS NULL AND until < ", "ended IS NULL AND     0 < "),
             ("OR until < (", "OR     0 < ("),
@@ -49,15 +49,22 @@ const MUTATIONS: &[Mutation] = &[
     Mutation {
         name: "lease by a clock that stands still",
         breaks: "lease: ",
-        seed: 407,
+        seed: 451,
         loses_time: true,
         ..NONE
     },
     Mutation {
         name: "slots by the clocks of processes",
         breaks: "window: ",
-        seed: 62,
+        seed: 86,
         deviates: true,
+        ..NONE
+    },
+    Mutation {
+        name: "slots for holds that are taken already",
+        breaks: "window: ",
+        seed: 3,
+        edits: &[("ELSE greatest(free.slots - ", "ELSE greatest(         9 - ")],
         ..NONE
     },
     Mutation {
@@ -79,6 +86,8 @@ const EVENTS: &[&str] = &[
     "loses its database",
     "loses an answer",
     "loses a transaction",
+    "holds",
+    "holds and takes a slot",
     "gives up a purchase",
     "may not send",
     "finds a duplicate",

@@ -8,11 +8,10 @@ use std::time::Duration;
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::yield_now;
 use tokio::time::advance;
-use tollgate::store::postgres::{
-    Fleet, InstanceKind, PostgresTarget, SlotLimit, SlotPriority, SlotRate, SlotRequest,
-};
+use tollgate::store::postgres::{Fleet, InstanceKind, PostgresTarget, SlotPriority, SlotRequest};
 use tollgate::store::{
-    AccountStatus, MoneyKind, PurchaseId, Reservation, ReserveError, Settlement, SlotId, Store,
+    AccountStatus, Held, MoneyKind, PurchaseId, Reservation, ReserveError, Settlement, SlotId,
+    SlotLimit, SlotRate, Store, WantedSlot,
 };
 
 use super::wire::{Course, Edit, Wire};
@@ -65,7 +64,8 @@ pub(super) enum Phase {
 /// Something that a process asks of its store, and waits for.
 #[derive(Clone, Debug)]
 pub(super) enum Act {
-    Reserve(Box<Reservation>),
+    /// Also takes a slot under the rate, if one is free.
+    Reserve(Box<Reservation>, Option<SlotRate>),
     TakeTurns(SlotRate),
     Mark(PurchaseId),
     Settle(PurchaseId, Settlement),
@@ -73,7 +73,7 @@ pub(super) enum Act {
 
 #[derive(Debug)]
 pub(super) enum Done {
-    Reserved(Result<(), ReserveError>),
+    Reserved(Result<Held, ReserveError>),
     Granted(usize),
     Marked(bool),
     /// Whether the end is recorded for certain.
@@ -199,18 +199,7 @@ impl Process {
 
     fn ask(&mut self, act: Act) -> Done {
         match act {
-            Act::Reserve(reservation) => {
-                let held = self.runtime.block_on(self.store.reserve(&reservation));
-                if held.is_ok() {
-                    self.purchases.push(Purchase {
-                        id: reservation.id,
-                        caller: reservation.caller.clone(),
-                        slot: SlotId::generate(),
-                        phase: Phase::Held,
-                    });
-                }
-                Done::Reserved(held.map(drop))
-            }
+            Act::Reserve(reservation, rate) => Done::Reserved(self.reserve(&reservation, rate)),
             Act::TakeTurns(rate) => Done::Granted(self.take_turns(rate)),
             Act::Mark(id) => {
                 let mark = self.store.mark_sent(id, AccountStatus::Confirmed);
@@ -226,6 +215,27 @@ impl Process {
                 self.settle(id, settlement)
             }
         }
+    }
+
+    fn reserve(
+        &mut self,
+        reservation: &Reservation,
+        rate: Option<SlotRate>,
+    ) -> Result<Held, ReserveError> {
+        let slot = SlotId::generate();
+        let held = self.runtime.block_on(async {
+            let Some(rate) = rate else {
+                let watermark = self.store.reserve(reservation).await?;
+                return Ok(Held { watermark, is_sent: false });
+            };
+            let wanted =
+                WantedSlot { id: slot, limit: SlotLimit { fixed: Some(rate), assumed: rate } };
+            self.store.reserve_and_send(reservation, wanted, AccountStatus::Confirmed).await
+        })?;
+        let phase = if held.is_sent { Phase::Marked } else { Phase::Held };
+        let (id, caller) = (reservation.id, reservation.caller.clone());
+        self.purchases.push(Purchase { id, caller, slot, phase });
+        Ok(held)
     }
 
     fn take_turns(&mut self, rate: SlotRate) -> usize {

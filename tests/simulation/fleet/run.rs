@@ -5,10 +5,9 @@ use std::thread;
 use std::time::Duration;
 
 use tollgate::contract::money::Usd;
-use tollgate::store::postgres::SlotRate;
 use tollgate::store::{
     Budgets, DedupeKey, Period, PurchaseId, Reservation, ReserveError, Service, Settlement,
-    SpendLimit,
+    SlotRate, SpendLimit,
 };
 use uuid::Uuid;
 
@@ -267,7 +266,8 @@ impl Run<'_> {
             replay_only: false,
         };
         self.wishes.insert(id, wish);
-        Act::Reserve(Box::new(reservation))
+        let rate = self.dice.chance(60).then(|| self.rate());
+        Act::Reserve(Box::new(reservation), rate)
     }
 
     /// Takes a purchase of this process one line further.
@@ -352,7 +352,8 @@ impl Run<'_> {
 
     fn done(&mut self, at: usize, done: Done) {
         let what = match &done {
-            Done::Reserved(Ok(())) => "holds",
+            Done::Reserved(Ok(held)) if held.is_sent => "holds and takes a slot",
+            Done::Reserved(Ok(_)) => "holds",
             Done::Reserved(Err(ReserveError::Duplicate(_))) => "finds a duplicate",
             Done::Reserved(Err(ReserveError::OverBudget(_))) => "is over the budget",
             Done::Reserved(Err(_)) => "cannot hold",

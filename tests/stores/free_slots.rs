@@ -1,0 +1,147 @@
+//! A purchase takes a free slot of all instances in the step that holds its price, and leaves it to
+//! those that wait.
+
+use std::time::Duration;
+
+use futures_util::future::{join, join_all};
+use tollgate::store::postgres::{InstanceKind, PostgresTarget};
+use tollgate::store::{
+    AccountLimit, AccountStatus, MoneyKind, ReserveError, SlotLimit, SlotRate, Store, WantedSlot,
+};
+
+use crate::fixture::*;
+use crate::fleet::{LIFETIME, fleet, granted, leave, purchases, slots, turn};
+use crate::postgres::Cluster;
+
+/// Buys, and returns whether the purchase has its slot and is marked as sent.
+async fn is_sent(store: &Store, slot: WantedSlot) -> bool {
+    let reservation = reservation("ann", PRICE);
+    let held = store.reserve_and_send(&reservation, slot, AccountStatus::Confirmed);
+    bounded(held).await.expect("held").is_sent
+}
+
+/// Buys so many, one after another, and returns how many of them got slots.
+async fn sent(store: &Store, slot: impl Fn() -> WantedSlot, count: usize) -> usize {
+    let mut sent = 0;
+    for _ in 0..count {
+        sent += usize::from(is_sent(store, slot()).await);
+    }
+    sent
+}
+
+#[tokio::test]
+async fn purchase_takes_a_free_slot_with_its_hold() {
+    let one = Fixture::on_postgres().await;
+    let other = one.join().await;
+    let (first, key) = (wanted(2), keyed("a", "p"));
+    let held = one.store.reserve_and_send(&key, first, AccountStatus::Unconfirmed);
+    assert!(bounded(held).await.expect("held").is_sent);
+    let same = keyed("a", "p");
+    let again = one.store.reserve_and_send(&same, wanted(2), AccountStatus::Confirmed);
+    assert!(matches!(bounded(again).await, Err(ReserveError::Duplicate(_))), "it takes no slot");
+    assert!(is_sent(&other, wanted(2)).await);
+    let late = reservation("bob", PRICE);
+    let held = other.reserve_and_send(&late, wanted(2), AccountStatus::Unconfirmed);
+    assert!(!bounded(held).await.expect("held").is_sent, "no slot is free");
+    let states =
+        "SELECT string_agg(state || ' ' || unrecognised, ', ' ORDER BY number) FROM purchases";
+    assert_eq!(one.database().sql(states), "sent true, sent false, held false");
+    assert_eq!(one.database().sql("SELECT count(*) FROM slots"), "2");
+    // It waits for its turn, and is marked by itself.
+    bounded(other.mark_sent(late.id, AccountStatus::Confirmed)).await.expect("marked");
+    one.store.slot_replied(first.id);
+    assert_eq!(granted(&one.store, &[], 2).await, []);
+    one.pass(LIFETIME - Duration::from_nanos(1));
+    assert!(!is_sent(&other, wanted(2)).await);
+    one.pass(Duration::from_nanos(1));
+    assert!(is_sent(&other, wanted(2)).await);
+}
+
+#[tokio::test]
+async fn purchase_leaves_a_free_slot_to_those_that_wait_at_any_instance() {
+    let one = Fixture::on_postgres().await;
+    let other = one.join().await;
+    let eve = purchases("eve", 3);
+    assert_eq!(granted(&other, &eve, 2).await, slots(&eve[..2]));
+    other.release_slot(eve[0].slot);
+    // Asked after all that it has written.
+    bounded(other.recorded_rate_limit()).await.expect("read");
+    assert!(!is_sent(&one.store, wanted(2)).await);
+    assert!(!is_sent(&other, wanted(2)).await);
+    one.pass(2 * SECOND);
+    assert!(is_sent(&one.store, wanted(2)).await, "eve has not renewed her request");
+}
+
+#[tokio::test]
+async fn purchases_of_one_transaction_share_the_free_slots() {
+    let fixture = Fixture::on_postgres().await;
+    let all = join_all((0..32).map(|_| is_sent(&fixture.store, wanted(12)))).await;
+    // The last tenth is left to turns.
+    assert_eq!(all.iter().filter(|sent| **sent).count(), 10);
+    assert_eq!(fixture.database().sql("SELECT count(*) FROM slots"), "10");
+    assert_eq!(granted(&fixture.store, &purchases("bob", 9), 12).await.len(), 2);
+}
+
+#[tokio::test]
+async fn racing_purchases_and_turns_take_each_slot_once() {
+    let one = Fixture::on_postgres().await;
+    let others = [one.join().await, one.join().await];
+    let taken = join_all([&one.store, &others[0], &others[1]].into_iter().map(async |store| {
+        let turns = async {
+            let (mut waiting, mut taken) = (purchases("bob", 20), 0);
+            for _ in 0..10 {
+                let granted = granted(store, &waiting, 30).await;
+                leave(&mut waiting, &granted);
+                taken += granted.len();
+            }
+            taken
+        };
+        let (sent, taken) = join(sent(store, || wanted(30), 20), turns).await;
+        sent + taken
+    }))
+    .await;
+    assert_eq!(taken.iter().sum::<usize>(), 30);
+    assert_eq!(one.database().sql("SELECT count(*) FROM slots"), "30");
+}
+
+#[tokio::test]
+async fn limit_reported_to_any_instance_applies_to_purchases() {
+    let one = Fixture::on_postgres().await;
+    let other = one.join().await;
+    let assumed = SlotRate { requests: 3, period: Duration::from_secs(60) };
+    let slot = || WantedSlot { limit: SlotLimit { fixed: None, assumed }, ..wanted(3) };
+    assert_eq!(sent(&one.store, slot, 4).await, 2, "one is kept for the request that reports it");
+    other.record_rate_limit(AccountLimit { requests: 5, window_seconds: 60 });
+    bounded(other.recorded_rate_limit()).await.expect("read");
+    assert_eq!(sent(&one.store, slot, 4).await, 2, "and then one for turns");
+}
+
+#[tokio::test]
+async fn refusal_of_the_gateway_stops_purchases_at_all_instances() {
+    let one = Fixture::on_postgres().await;
+    let other = one.join().await;
+    fleet(&one.store).block_slots(5 * SECOND);
+    assert_eq!(granted(&one.store, &[], 9).await, []);
+    assert!(!is_sent(&other, wanted(9)).await);
+    one.pass(5 * SECOND);
+    assert!(is_sent(&other, wanted(9)).await);
+}
+
+#[tokio::test]
+async fn jump_of_the_databases_clock_frees_no_slot_for_purchases() {
+    let cluster = Cluster::with_own_clock();
+    let database = cluster.database();
+    let target = PostgresTarget::parse(&database.url(), MoneyKind::Play, InstanceKind::Server);
+    let store = bounded(Store::open_postgres(target.unwrap())).await.expect("it joins");
+    for _ in 0..2 {
+        let slot = wanted(2);
+        assert!(is_sent(&store, slot).await);
+        store.slot_replied(slot.id);
+    }
+    while turn(&store, &[], 2).await.next_free_in.is_none() {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    cluster.set_ahead(90);
+    assert!(!is_sent(&store, wanted(2)).await);
+    assert_eq!(database.sql("SELECT count(*) FROM slots"), "2");
+}
