@@ -44,8 +44,7 @@ const REGISTER: &str = "INSERT INTO instances (kind, name, pid, version, began, 
         (SELECT secret FROM instances WHERE id = $6::bigint) FROM store
     WHERE ($5::boolean OR moved_to IS NULL) AND NOT EXISTS (SELECT 1 FROM imports) RETURNING id";
 /// Renames the ledger, too, if it has forgotten a heartbeat (`$2`) that it had committed: then it may
-/// have forgotten purchases. Each instance that notices renames it: one name is as good as another. The
-/// next start notes the new cluster and renames nothing.
+/// have forgotten purchases. Each instance that notices renames it: one name is as good as another.
 const BEAT_SQL: &str = concat!(
     "WITH beaten AS (
   UPDATE instances SET until = {clock} + 15000000000, beat = beat + 1
@@ -53,7 +52,7 @@ const BEAT_SQL: &str = concat!(
 ), lost AS (
   SELECT beat FROM beaten WHERE beat <= $2::bigint
 ), renamed AS (
-  UPDATE store SET cluster = NULL, name = ",
+  UPDATE store SET name = ",
     new_name!("{now}"),
     " FROM lost RETURNING store.name
 ), ",
@@ -67,7 +66,7 @@ const IS_LISTED: &str = "SELECT 1 FROM instances WHERE id = $1";
 /// The same, if the database has forgotten the instance itself.
 const RENAME: &str = concat!(
     "WITH renamed AS (
-  UPDATE store SET cluster = NULL, name = ",
+  UPDATE store SET name = ",
     new_name!("{now}"),
     " RETURNING 1
 ), ",

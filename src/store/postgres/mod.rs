@@ -10,6 +10,7 @@ mod audit_log;
 mod budget_requests;
 mod clock;
 mod clock_jumps;
+mod cluster;
 mod column;
 mod connect;
 mod events;

@@ -56,7 +56,7 @@ impl PostgresStore {
     ) -> Result<CreditWatermark, ReserveError> {
         self.check_capacity()?;
         let owner = self.shared().number();
-        let step = reserve::step(owner, reservation, send)?;
+        let step = reserve::step(owner, reservation, send)?.of_ledger(self.name());
         self.shared().begin(reservation.id, owner, reservation.price);
         let slot = send.map(|(slot, _)| slot);
         self.shared().slots.take(slot);
@@ -116,6 +116,7 @@ impl PostgresStore {
         &self,
         id: PurchaseId,
     ) -> Result<(), Unavailable> {
+        let mut was_running = false;
         loop {
             // Registered before the check, so that an end in between is not missed.
             let mut end = pin!(self.shared().ends.notified());
@@ -124,8 +125,11 @@ impl PostgresStore {
             let rows = self.run(&self.lanes().reads, Step::plain(ask)).await?;
             let state =
                 rows.iter().flatten().next().map(|row| column::state(row, 0)).transpose()?;
-            if !matches!(state, Some(PurchaseState::Held | PurchaseState::Sent)) {
-                return Ok(());
+            match state {
+                Some(PurchaseState::Held | PurchaseState::Sent) => was_running = true,
+                // The caller may not buy it again: it knows the ledger by its former name.
+                None if was_running => return Err(Unavailable("the purchase was lost".into())),
+                Some(_) | None => return Ok(()),
             }
             timeout(POLL_INTERVAL, end).await.ok();
         }

@@ -1,5 +1,7 @@
 //! What a lane sends: statements with their values, and where the rows go.
 
+use std::sync::Arc;
+
 use tokio::sync::oneshot;
 use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
@@ -44,6 +46,9 @@ pub(super) struct Step {
     /// The number of this instance when the step was made, if the step is refused once others have
     /// ended it. Facts about the gateway are never refused.
     pub(super) guard: Option<i64>,
+    /// The ledger's name when the step was made, if the step is refused once the ledger has another
+    /// one: the caller may name the former.
+    pub(super) ledger: Option<Arc<str>>,
     pub(super) effect: Effect,
     pub(super) stamp: ClockStamp,
     /// `None` for a notification, which is retried until it succeeds.
@@ -61,7 +66,7 @@ pub(super) enum Effect {
 impl Step {
     pub(super) fn new(need: Need, statements: Vec<Statement>) -> Self {
         let (effect, stamp) = (Effect::None, ClockStamp::default());
-        Self { statements, need, guard: None, effect, stamp, answer: None }
+        Self { statements, need, guard: None, ledger: None, effect, stamp, answer: None }
     }
 
     pub(super) fn plain(statement: Statement) -> Self {
@@ -71,6 +76,11 @@ impl Step {
     #[must_use]
     pub(super) fn guarded(self, instance: i64) -> Self {
         Self { guard: Some(instance), ..self }
+    }
+
+    #[must_use]
+    pub(super) fn of_ledger(self, name: Arc<str>) -> Self {
+        Self { ledger: Some(name), ..self }
     }
 
     #[must_use]
