@@ -86,6 +86,9 @@ const LOST: &str = "SELECT id, state FROM purchases
 /// Ends an instance whose lease is over, or (`$2`) the own one, with all that it left open. A
 /// transaction of that instance which is under way keeps it alive until the next attempt.
 ///
+/// Others must have been able to beat, too. So the burial fails more than two seconds after the
+/// database has answered a heartbeat of this instance (`$3`).
+///
 /// Unsent purchases are released, sent ones become unknown. Its slots count as answered when nothing
 /// that it wrote can still arrive.
 pub(super) const BURY: &str = concat!(
@@ -93,7 +96,8 @@ pub(super) const BURY: &str = concat!(
 WITH t AS MATERIALIZED (SELECT {now} AS now),
 dead AS MATERIALIZED (
   SELECT id FROM instances
-  WHERE id = $1 AND ended IS NULL AND ($2::boolean OR until < {clock}) FOR UPDATE SKIP LOCKED
+  WHERE id = $1 AND ended IS NULL AND ($2::boolean OR until < {clock})
+    AND coalesce({clock} < $3::bigint + 2000000000, true) FOR UPDATE SKIP LOCKED
 ), ended AS (
   UPDATE instances SET ended = {clock} FROM dead WHERE instances.id = dead.id
 ), left_open AS (
@@ -164,11 +168,22 @@ pub(super) async fn register(session: &PreparedConnection, shared: &Shared) -> R
 pub(super) fn farewell(shared: &Shared) -> Step {
     shared.lease.end();
     let stamp = shared.clock.stamp();
-    Step { stamp, ..burial(shared.number(), true) }
+    Step { stamp, ..burial(shared.number(), None) }
 }
 
-fn burial(instance: i64, is_own: bool) -> Step {
-    Step::new(Need::Counting, vec![statement!(BURY, instance, is_own)])
+/// What the answer to a heartbeat says.
+#[derive(Clone, Copy, Debug)]
+struct Heartbeat {
+    /// By the database's clock, in nanoseconds.
+    answered_at: i64,
+    /// Whether that clock has jumped ahead.
+    has_jumped: bool,
+}
+
+/// Returns the step that ends another instance after this heartbeat, or the own one.
+fn burial(instance: i64, heartbeat: Option<Heartbeat>) -> Step {
+    let answered_at = heartbeat.map(|heartbeat| heartbeat.answered_at);
+    Step::new(Need::Counting, vec![statement!(BURY, instance, heartbeat.is_none(), answered_at)])
 }
 
 /// Beats, buries and sweeps until `stop`.
@@ -184,21 +199,33 @@ pub(super) async fn pulse(shared: Arc<Shared>, lanes: Lanes, mut stop: watch::Re
             () = shared.buried.notified() => {}
             _ = stop.wait_for(|stop| *stop) => return,
         }
-        beat(&shared, &lanes).await;
+        let heartbeat = beat(&shared, &lanes).await;
         if cleaning.as_ref().is_none_or(JoinHandle::is_finished) {
             let is_sweep_due = last_sweep.elapsed() >= SWEEP;
             if is_sweep_due {
                 last_sweep = clock::now();
             }
             let (shared, lanes) = (Arc::clone(&shared), lanes.clone());
-            cleaning = Some(tokio::spawn(clean_up(shared, lanes, is_sweep_due)));
+            cleaning = Some(tokio::spawn(clean_up(shared, lanes, heartbeat, is_sweep_due)));
         }
     }
 }
 
-async fn clean_up(shared: Arc<Shared>, lanes: Lanes, is_sweep_due: bool) {
-    if shared.lease.may_bury((shared.since_boot)()) {
-        bury_expired(&shared, &lanes).await;
+/// Does what a heartbeat has found to do. Without an answer to it, nobody is declared dead: others may
+/// wait for theirs, too.
+async fn clean_up(
+    shared: Arc<Shared>,
+    lanes: Lanes,
+    heartbeat: Option<Heartbeat>,
+    is_sweep_due: bool,
+) {
+    if let Some(heartbeat) = heartbeat {
+        if heartbeat.has_jumped {
+            keep_slots(&shared, &lanes).await;
+        }
+        if shared.lease.may_bury((shared.since_boot)()) {
+            bury_expired(&shared, &lanes, heartbeat).await;
+        }
     }
     if is_sweep_due {
         sweep(&shared, &lanes).await;
@@ -206,18 +233,18 @@ async fn clean_up(shared: Arc<Shared>, lanes: Lanes, is_sweep_due: bool) {
     }
 }
 
-async fn beat(shared: &Shared, lanes: &Lanes) {
+async fn beat(shared: &Shared, lanes: &Lanes) -> Option<Heartbeat> {
     let left = (shared.since_boot)();
     let (me, known) = (shared.number(), shared.beat.load(Ordering::Relaxed));
     let period = shared.target.rate_period.map(nanos);
     let step = Step::plain(statement!(BEAT_SQL, me, known, period));
-    let Ok(rows) = lanes.request(&lanes.pulse, step).await else { return };
+    let rows = lanes.request(&lanes.pulse, step).await.ok()?;
     let Some(row) = first_row(&rows, 0) else {
         let ask = Step::plain(statement!(IS_LISTED, me));
         // Else the next beat asks again.
-        let Ok(rows) = lanes.request(&lanes.pulse, ask).await else { return };
+        let rows = lanes.request(&lanes.pulse, ask).await.ok()?;
         join_again(shared, lanes, first_row(&rows, 0).is_none()).await;
-        return;
+        return None;
     };
     shared.lease.acknowledge(me, left);
     if let Ok(now) = column::get(row, 1) {
@@ -232,17 +259,14 @@ async fn beat(shared: &Shared, lanes: &Lanes) {
         shared.metrics.rewinds.inc();
         error!("ledger database lost commits; ledger renamed");
     }
-    if let (Ok(database), Ok(moved)) = (column::get(row, 3), column::get(row, 4))
-        && clock_jumps::has_jumped(
-            &shared.last_reading,
-            ClockReading { database, moved, asked: left },
-            (shared.since_boot)(),
-        )
-    {
+    let (database, moved) = (column::get(row, 3).ok()?, column::get(row, 4).ok()?);
+    let (reading, now) = (ClockReading { database, moved, asked: left }, (shared.since_boot)());
+    let has_jumped = clock_jumps::has_jumped(&shared.last_reading, reading, now);
+    if has_jumped {
         // By that clock, all leases are over.
-        shared.lease.postpone_burials((shared.since_boot)());
-        keep_slots(shared, lanes).await;
+        shared.lease.postpone_burials(now);
     }
+    Some(Heartbeat { answered_at: database, has_jumped })
 }
 
 /// Moves the replies of slots by the jump of the database's clock.
@@ -282,16 +306,15 @@ async fn join_again(shared: &Shared, lanes: &Lanes, is_forgotten: bool) {
     shared.lease.acknowledge(id, left);
 }
 
-async fn bury_expired(shared: &Shared, lanes: &Lanes) {
+async fn bury_expired(shared: &Shared, lanes: &Lanes, heartbeat: Heartbeat) {
     let me = shared.number();
     let find = Step::plain(statement!(EXPIRED, me));
     let Ok(rows) = lanes.request(&lanes.reads, find).await else { return };
     let Some(Ok(instance)) = first_row(&rows, 0).map(|row| column::get::<i64>(row, 0)) else {
         return;
     };
-    let Ok(rows) = lanes.request(&lanes.sales, burial(instance, false).guarded(me)).await else {
-        return;
-    };
+    let burial = burial(instance, Some(heartbeat)).guarded(me);
+    let Ok(rows) = lanes.request(&lanes.sales, burial).await else { return };
     let Some(row) = first_row(&rows, 0) else { return };
     let count = |column: usize| column::count(row, column).unwrap_or_default();
     if count(0) == 1 {

@@ -51,7 +51,7 @@ impl PostgresSource {
         moved::ensure_idle(&self.session).await?;
         for row in self.session.query(LIVING, &[]).await? {
             let dead: i64 = row.try_get(0)?;
-            let bury = statement!(BURY, dead, false);
+            let bury = statement!(BURY, dead, false, None::<i64>);
             self.session.query(bury.sql, &bury.values).await?;
         }
         let running: i64 = self.one(RUNNING).await?.try_get(0)?;
