@@ -36,8 +36,11 @@ const NEWS: &str = "SELECT request_id, revision, status_at, body, state
     WHERE revision > known.seen";
 const WATCH: &str = "UPDATE jobs SET wanted_until = {now} + $2::bigint
     WHERE request_id = $1 AND state = 'open'";
-const WATCHED: &str = "SELECT request_id FROM jobs
-    WHERE state = 'open' AND poller = $1 AND wanted_until > {now} ORDER BY number";
+const POLLED: &str = "SELECT request_id, poller = $1 FROM jobs
+    WHERE state = 'open' AND request_id = ANY($2)
+        AND ((poller = $1 AND wanted_until > {now})
+            OR EXISTS (SELECT 1 FROM instances WHERE id = poller AND id <> $1 AND ended IS NULL))
+    ORDER BY number";
 
 /// The instances that share a ledger, as one of them sees them.
 #[derive(Clone, Debug)]
@@ -50,6 +53,15 @@ pub struct JobNews {
     /// Goes up with each status of the job.
     pub revision: u64,
     pub update: StatusUpdate,
+}
+
+/// What the ledger says of the jobs that an instance polls.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PolledJobs {
+    /// Someone watches these at another instance.
+    pub watched: Vec<Arc<str>>,
+    /// Another instance polls these: it has declared this one dead.
+    pub taken: Vec<Arc<str>>,
 }
 
 impl Fleet {
@@ -83,11 +95,17 @@ impl Fleet {
         self.0.run(&self.0.lanes().marks, watch).await.map(drop)
     }
 
-    /// Returns the open jobs that this instance polls and others watch.
-    pub async fn watched_jobs(&self) -> Result<Vec<Arc<str>>, Unavailable> {
-        let ask = Step::plain(statement!(WATCHED, self.0.shared().number()));
+    /// Returns those of the jobs that this instance polls which others watch, or poll.
+    pub async fn polled_jobs(&self, polled: Vec<String>) -> Result<PolledJobs, Unavailable> {
+        let ask = Step::plain(statement!(POLLED, self.0.shared().number(), polled));
         let rows = self.0.run(&self.0.lanes().reads, ask).await?;
-        rows.iter().flatten().map(|row| column::text(row, 0)).collect()
+        let mut jobs = PolledJobs::default();
+        for row in rows.iter().flatten() {
+            let is_own = column::get(row, 1)?;
+            let group = if is_own { &mut jobs.watched } else { &mut jobs.taken };
+            group.push(column::text(row, 0)?);
+        }
+        Ok(jobs)
     }
 }
 
