@@ -11,6 +11,7 @@ use super::Labels;
 #[derive(Clone, Debug, Default)]
 pub struct SharedLedgerMetrics {
     pub charges_of_released: Counter,
+    pub charges_of_lost: Counter,
     pub instances_buried: Counter,
     purchases_buried: Family<Labels<1>, Counter>,
     pub rewinds: Counter,
@@ -30,6 +31,7 @@ impl SharedLedgerMetrics {
     pub(super) fn register(&self, r: &mut Registry) {
         let Self {
             charges_of_released,
+            charges_of_lost,
             instances_buried,
             purchases_buried,
             rewinds,
@@ -39,6 +41,8 @@ impl SharedLedgerMetrics {
         } = self;
         let help = "Charged purchases that had been released, so that no budget counts them";
         add(r, "charges_of_released", help, charges_of_released);
+        let help = "Sent purchases that the ledger has lost, so that no budget counts them";
+        add(r, "charges_of_lost", help, charges_of_lost);
         add(r, "instances_buried", "Servers that this one has declared dead", instances_buried);
         let help = "Open purchases that dead servers left, by their new state";
         add(r, "purchases_buried", help, purchases_buried);

@@ -316,6 +316,24 @@ async fn charge_of_a_released_purchase_is_counted() {
 }
 
 #[tokio::test]
+async fn outcome_of_a_lost_purchase_is_counted() {
+    let fixture = Fixture::on_postgres().await;
+    let counted = || fixture.store.shared_metrics().unwrap().charges_of_lost.get();
+    for (expected, end) in [
+        (1, charged(PRICE, "hello")),
+        (2, Settlement::Unknown),
+        // Nothing was charged.
+        (2, Settlement::Released),
+    ] {
+        let sent = fixture.send(&reservation("ann", PRICE)).await;
+        // What a failover to a replica that lags behind leaves.
+        fixture.database().sql("DELETE FROM purchases");
+        fixture.settle(sent, end).await;
+        assert_eq!(counted(), expected);
+    }
+}
+
+#[tokio::test]
 async fn open_purchases_of_a_dead_number_are_swept_by_others() {
     let fixture = Fixture::on_postgres().await;
     let _other = fixture.join().await;

@@ -136,6 +136,11 @@ impl Shared {
         self.ends.notify_waiters();
     }
 
+    /// Returns the price of a running purchase of this instance.
+    pub(super) fn price(&self, id: PurchaseId) -> Option<Usd> {
+        lock(&self.running).purchases.get(&id).map(|purchase| purchase.price)
+    }
+
     /// Returns the price that the database has held for a running purchase of this instance.
     pub(super) fn held_price(&self, id: PurchaseId) -> Option<Usd> {
         let running = lock(&self.running);
