@@ -122,6 +122,8 @@ pub enum MemberError {
     Revoked,
     #[error("there is no such group")]
     UnknownGroup,
+    #[error("other servers share this ledger and use another secret")]
+    OtherSecret,
     #[error(transparent)]
     Unavailable(#[from] Unavailable),
 }

@@ -19,7 +19,8 @@ use crate::store::{
 };
 
 pub(super) const LOCK: &str = "SELECT 1 FROM members_version FOR UPDATE";
-/// Judges all changes before any is applied, each as if those before it were.
+/// Judges all changes before any is applied, each as if those before it were. New tokens are refused while
+/// a server uses another secret (`$6`): it would reject them, and the others those that it hashes.
 ///
 /// The transaction remembers the first refusal, so that the statements after it change nothing.
 const JUDGE: &str = "
@@ -28,6 +29,8 @@ WITH changes AS MATERIALIZED (
     AS c(nth, name, kind, revokes, of_group)
 ), judged AS (
   SELECT nth, CASE
+      WHEN EXISTS (SELECT 1 FROM instances WHERE kind = 'server' AND secret <> $6::bytea
+        AND ended IS NULL AND until >= {clock}) THEN 'secret'
       WHEN kind = 'add' AND is_known THEN 'taken'
       WHEN kind <> 'add' AND NOT is_known THEN 'missing'
       WHEN kind = 'change' AND is_revoked THEN 'revoked'
@@ -158,7 +161,9 @@ impl PostgresStore {
         fingerprint: Option<Digest>,
         changes: Vec<(Arc<str>, MemberChange)>,
     ) -> Result<Result<(), (Arc<str>, MemberError)>, Unavailable> {
-        let mut statements = vec![statement!(LOCK), judgement(&changes)];
+        // No server records its secret before this one is recorded.
+        let mut statements = vec![statement!(LOCK_STORE), statement!(LOCK)];
+        statements.push(judgement(&changes, fingerprint));
         for (name, change) in &changes {
             statements.extend(audit_log::member_change(by, name, change));
             statements.extend(application(name, change));
@@ -171,13 +176,14 @@ impl PostgresStore {
         }
         statements.push(statement!(COUNT_CHANGES, signed(changes.len())));
         let rows = self.run(&self.lanes().marks, Step::new(Need::Plain, statements)).await?;
-        let row = rows.get(1).and_then(|rows| rows.first());
+        let row = rows.get(2).and_then(|rows| rows.first());
         let row = row.ok_or_else(|| Unavailable("the database sent no verdict".into()))?;
         let Some(nth) = column::count_or_none(row, 0)? else { return Ok(Ok(())) };
         let error = match column::get::<&str>(row, 1)? {
             "taken" => MemberError::NameTaken,
             "missing" => MemberError::NotFound,
             "group" => MemberError::UnknownGroup,
+            "secret" => MemberError::OtherSecret,
             _ => MemberError::Revoked,
         };
         let refused = usize::try_from(nth).ok().and_then(|nth| changes.into_iter().nth(nth));
@@ -277,7 +283,7 @@ impl PostgresStore {
     }
 }
 
-fn judgement(changes: &[(Arc<str>, MemberChange)]) -> Statement {
+fn judgement(changes: &[(Arc<str>, MemberChange)], fingerprint: Option<Digest>) -> Statement {
     let kind = |change: &MemberChange| match change {
         MemberChange::Add(_) => "add",
         MemberChange::Revoke => "revoke",
@@ -304,6 +310,7 @@ fn judgement(changes: &[(Arc<str>, MemberChange)]) -> Statement {
             .iter()
             .map(|(_, change)| change.group().map(|name| name.to_string()))
             .collect::<Vec<_>>(),
+        fingerprint.map(|fingerprint| fingerprint.to_vec()),
     )
 }
 
