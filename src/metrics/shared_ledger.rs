@@ -17,6 +17,7 @@ pub struct SharedLedgerMetrics {
     pub rewinds: Counter,
     pub clock_jumps: Counter,
     pub rules_differ: Counter,
+    pub settings_differ: Gauge,
     pub lease_seconds: Gauge,
 }
 
@@ -37,6 +38,7 @@ impl SharedLedgerMetrics {
             rewinds,
             clock_jumps,
             rules_differ,
+            settings_differ,
             lease_seconds,
         } = self;
         let help = "Charged purchases that had been released, so that no budget counts them";
@@ -50,6 +52,8 @@ impl SharedLedgerMetrics {
         add(r, "ledger_clock_jumps", "Jumps ahead of the database's clock", clock_jumps);
         let help = "Verdicts of the database that this server does not share";
         add(r, "ledger_rules_differ", help, rules_differ);
+        let help = "Other servers whose budgets, rate limit or retention differ";
+        add(r, "settings_differ", help, settings_differ);
         let help = "How long this server may send without another heartbeat";
         add(r, "lease_seconds", help, lease_seconds);
     }

@@ -9,7 +9,8 @@ use super::column::{self, Read, nanos, signed};
 use super::handle::PostgresStore;
 use super::jobs::{read_job, select_jobs};
 use super::step::{Need, Step, statement};
-use crate::store::{Job, JobState, StatusUpdate, Unavailable};
+use crate::store::{Digest, Job, JobState, StatusUpdate, Unavailable};
+use crate::sync::lock;
 
 /// Jobs without a living poller. A server takes its share, so that others get theirs; what they leave,
 /// it takes at its next call. Returns its own, too: if the database failed meanwhile, their pollers may
@@ -67,6 +68,11 @@ pub struct PolledJobs {
 impl Fleet {
     pub(in crate::store) fn new(store: PostgresStore) -> Self {
         Self(store)
+    }
+
+    /// Has the next heartbeats tell others what budgets and limits this server goes by.
+    pub fn set_rules(&self, fingerprint: Digest) {
+        *lock(&self.0.shared().rules) = Some(fingerprint);
     }
 
     /// Takes over this server's share of the open jobs that no living instance polls, oldest first.

@@ -47,7 +47,7 @@ const REGISTER: &str = "INSERT INTO instances (kind, name, pid, version, began, 
 /// have forgotten purchases. Each instance that notices renames it: one name is as good as another.
 const BEAT_SQL: &str = concat!(
     "WITH beaten AS (
-  UPDATE instances SET until = {clock} + 15000000000, beat = beat + 1
+  UPDATE instances SET until = {clock} + 15000000000, beat = beat + 1, rules = $4::bytea
   WHERE id = $1 AND ended IS NULL RETURNING beat
 ), lost AS (
   SELECT beat FROM beaten WHERE beat <= $2::bigint
@@ -59,6 +59,7 @@ const BEAT_SQL: &str = concat!(
     after_loss!("lost", "$3::bigint"),
     "
 SELECT beat, {now}, coalesce(renamed.name, store.name), {clock}, clock_moved,
+  (SELECT count(*) FROM instances WHERE id <> $1 AND ended IS NULL AND until >= {clock} AND rules <> $4::bytea),
   CASE WHEN renamed.name IS NOT NULL THEN setval(of, nextval(of) + 1000000) END
 FROM beaten, rate_limit, instance_numbers, store LEFT JOIN renamed ON true"
 );
@@ -237,7 +238,8 @@ async fn beat(shared: &Shared, lanes: &Lanes) -> Option<Heartbeat> {
     let left = (shared.since_boot)();
     let (me, known) = (shared.number(), shared.beat.load(Ordering::Relaxed));
     let period = shared.target.rate_period.map(nanos);
-    let step = Step::plain(statement!(BEAT_SQL, me, known, period));
+    let rules = lock(&shared.rules).map(|rules| rules.to_vec());
+    let step = Step::plain(statement!(BEAT_SQL, me, known, period, rules));
     let rows = lanes.request(&lanes.pulse, step).await.ok()?;
     let Some(row) = first_row(&rows, 0) else {
         let ask = Step::plain(statement!(IS_LISTED, me));
@@ -259,6 +261,7 @@ async fn beat(shared: &Shared, lanes: &Lanes) -> Option<Heartbeat> {
         shared.metrics.rewinds.inc();
         error!("ledger database lost commits; ledger renamed");
     }
+    note_other_rules(shared, column::get(row, 5).ok()?);
     let (database, moved) = (column::get(row, 3).ok()?, column::get(row, 4).ok()?);
     let (reading, now) = (ClockReading { database, moved, asked: left }, (shared.since_boot)());
     let has_jumped = clock_jumps::has_jumped(&shared.last_reading, reading, now);
@@ -267,6 +270,14 @@ async fn beat(shared: &Shared, lanes: &Lanes) -> Option<Heartbeat> {
         shared.lease.postpone_burials(now);
     }
     Some(Heartbeat { answered_at: database, has_jumped })
+}
+
+/// Notes how many servers go by other rules.
+fn note_other_rules(shared: &Shared, servers: i64) {
+    let before = shared.metrics.settings_differ.set(servers);
+    if before == 0 && servers > 0 {
+        warn!(servers, "other servers have other budgets or limits");
+    }
 }
 
 /// Moves the replies of slots by the jump of the database's clock.
