@@ -1,11 +1,13 @@
 //! What a server counts about the ledger that it shares with others.
 
+use std::time::Duration;
+
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::{Metric, Registry};
 
-use super::Labels;
+use super::{Durations, Histogram, Labels};
 
 /// Clones share their counts.
 #[derive(Clone, Debug, Default)]
@@ -19,9 +21,28 @@ pub struct SharedLedgerMetrics {
     pub rules_differ: Counter,
     pub settings_differ: Gauge,
     pub lease_seconds: Gauge,
+    flush_seconds: FlushSeconds,
+    flush_steps: Family<Labels<1>, Counter>,
+}
+
+/// The times of transactions, by connection.
+#[derive(Clone, Debug)]
+struct FlushSeconds(Durations);
+
+impl Default for FlushSeconds {
+    fn default() -> Self {
+        Self(Durations::new_with_constructor(Histogram::of_commits))
+    }
 }
 
 impl SharedLedgerMetrics {
+    /// Counts a transaction that was committed.
+    pub fn count_flush(&self, lane: &'static str, steps: usize, took: Duration) {
+        let labels = [("lane", lane)];
+        self.flush_seconds.0.get_or_create(&labels).observe(took);
+        self.flush_steps.get_or_create(&labels).inc_by(steps as u64);
+    }
+
     /// Counts what a dead instance had left open.
     pub fn count_buried_purchases(&self, released: u64, unknown: u64) {
         for (state, count) in [("released", released), ("unknown", unknown)] {
@@ -40,6 +61,8 @@ impl SharedLedgerMetrics {
             rules_differ,
             settings_differ,
             lease_seconds,
+            flush_seconds,
+            flush_steps,
         } = self;
         let help = "Charged purchases that had been released, so that no budget counts them";
         add(r, "charges_of_released", help, charges_of_released);
@@ -56,6 +79,9 @@ impl SharedLedgerMetrics {
         add(r, "settings_differ", help, settings_differ);
         let help = "How long this server may send without another heartbeat";
         add(r, "lease_seconds", help, lease_seconds);
+        let help = "Time of a transaction of the shared ledger, by connection";
+        add(r, "ledger_flush_seconds", help, &flush_seconds.0);
+        add(r, "ledger_flush_steps", "Requests that these transactions held", flush_steps);
     }
 }
 

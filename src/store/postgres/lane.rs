@@ -241,7 +241,11 @@ impl Lane {
         let begun = clock::now();
         let done = session.flush(self.course, schema::NEWEST, steps).await;
         match &done {
-            Ok(_) => self.shared.commits.observe(clock::now().saturating_duration_since(begun)),
+            Ok(_) => {
+                let took = clock::now().saturating_duration_since(begun);
+                self.shared.commits.observe(took);
+                self.shared.metrics.count_flush(self.course.name, steps.len(), took);
+            }
             Err(FlushError::Buried) => self.shared.buried.notify_one(),
             Err(FlushError::Doubt(why)) => {
                 self.session = None;
