@@ -98,12 +98,13 @@ impl AlertWatcher {
             });
             self.set(EventKind::BalanceLow, "account", (balance < threshold, &data)).await;
         }
-        let are_usable = lock(&watched.keys).are_usable();
-        for (index, is_usable) in are_usable.into_iter().enumerate() {
-            let Some(key) = watched.key_ids.get(index) else { continue };
+        let verdicts = lock(&watched.keys).verdicts();
+        for (index, (verdict, key)) in verdicts.into_iter().zip(&*watched.key_ids).enumerate() {
+            // A key that was not used since the start may still be refused.
+            let Some(is_accepted) = verdict else { continue };
             let id = u64::from_le_bytes(key.0).to_string();
             let data = json!({"key": index + 1});
-            self.set(EventKind::KeyRefused, &id, (!is_usable, &data)).await;
+            self.set(EventKind::KeyRefused, &id, (!is_accepted, &data)).await;
         }
         for prefix in self.summary.revoked() {
             let data = json!({"prefix": prefix});

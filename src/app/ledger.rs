@@ -1,6 +1,10 @@
 //! The ledger that the settings name.
 
 use crate::config::{PostgresConfig, Settings, StoreConfig, Target};
+#[cfg(feature = "postgres")]
+use crate::purchase::PurchaseTerms;
+#[cfg(feature = "postgres")]
+use crate::store::Digest;
 use crate::store::{MoneyKind, Store};
 
 /// Whether a command may create or change the tables of a shared ledger.
@@ -18,6 +22,15 @@ pub(super) fn money_kind(settings: &Settings) -> MoneyKind {
         Target::Sandbox => MoneyKind::Play,
         Target::Live { .. } => MoneyKind::Real,
     }
+}
+
+/// Returns the fingerprint of the settings by which servers that share a ledger should agree.
+#[cfg(feature = "postgres")]
+pub(super) fn rules(settings: &Settings) -> Digest {
+    let PurchaseTerms { limits, dedupe_window, keep_chats, .. } = super::terms(settings);
+    let budgets = (limits.total, limits.caller, limits.balance_floor);
+    let rules = (budgets, settings.gateway.rate_limit, dedupe_window, keep_chats);
+    blake3::hash(format!("{rules:?}").as_bytes()).into()
 }
 
 /// Describes the ledger, without a password.

@@ -427,6 +427,7 @@ fn member_error(name: &str, error: MemberError) -> CommandError {
             format!("{name} is revoked, which is permanent; add a member under another name")
         }
         error @ (MemberError::UnknownGroup | MemberError::LastAdmin) => error.to_string(),
+        MemberError::OtherSecret => return CommandError::usage(SecretError::OfServers.to_string()),
         MemberError::Unavailable(why) => why.to_string(),
     })
 }

@@ -7,11 +7,12 @@ use std::time::Duration;
 
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
+use tracing::warn;
 
 use super::poller::{JobUpdate, PolledJob};
 use super::{Job, Shared};
 use crate::clock::{self, Instant};
-use crate::store::postgres::{Fleet, JobNews};
+use crate::store::postgres::{Fleet, JobNews, PolledJobs};
 use crate::sync::lock;
 
 /// How often a server asks for news while it follows a job or polls one.
@@ -43,6 +44,13 @@ impl FollowedJobs {
             next_renewal: clock::now(),
         });
         Arc::clone(&followed.job)
+    }
+
+    /// Follows a job that another server has taken over. Its watchers stay.
+    pub(super) fn give_up(&self, job: Arc<PolledJob>) {
+        let (revision, next_renewal) = (0, clock::now());
+        let request_id = Arc::clone(&job.job.request_id);
+        lock(&self.0).insert(request_id, FollowedJob { job, revision, next_renewal });
     }
 
     /// Gives up a job that this server polls from now on. Its watchers stay.
@@ -90,7 +98,7 @@ impl Shared {
     pub(super) async fn exchange_news(&self, fleet: &Fleet) {
         while !self.shutdown.is_cancelled() {
             self.receive_news(fleet).await;
-            self.notice_watchers(fleet).await;
+            self.compare_polled(fleet).await;
             wait(&self.shutdown).await;
         }
     }
@@ -109,15 +117,22 @@ impl Shared {
         }
     }
 
-    /// Has the jobs polled soon that someone watches at another server.
-    async fn notice_watchers(&self, fleet: &Fleet) {
-        if lock(&self.polled).is_empty() {
+    /// Has the jobs polled soon that someone watches at another server, and stops polling those that
+    /// another server polls.
+    async fn compare_polled(&self, fleet: &Fleet) {
+        let polled: Vec<_> = lock(&self.polled).keys().map(ToString::to_string).collect();
+        if polled.is_empty() {
             return;
         }
-        let watched = fleet.watched_jobs().await.unwrap_or_default();
+        let PolledJobs { watched, taken } = fleet.polled_jobs(polled).await.unwrap_or_default();
         let polled = lock(&self.polled);
-        for job in watched.iter().filter_map(|request_id| polled.get(request_id)) {
-            job.lease();
+        for polling in watched.iter().filter_map(|request_id| polled.get(request_id)) {
+            polling.job.lease();
+        }
+        for polling in taken.iter().filter_map(|request_id| polled.get(request_id)) {
+            let job = &*polling.job.job.request_id;
+            warn!(job, "job is polled by another server; polling stopped");
+            polling.stop.cancel();
         }
     }
 }

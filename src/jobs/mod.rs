@@ -76,11 +76,19 @@ struct Shared {
     shutdown: CancellationToken,
     tasks: TaskTracker,
     setup: ArcSwapOption<PollerSetup>,
-    polled: Mutex<HashMap<Arc<str>, Arc<PolledJob>>>,
+    polled: Mutex<HashMap<Arc<str>, Polling>>,
     #[cfg(feature = "postgres")]
     followed: FollowedJobs,
     stream_limit: ConcurrencyLimit,
     transfer_limit: ConcurrencyLimit,
+}
+
+/// A job that this server polls.
+struct Polling {
+    job: Arc<PolledJob>,
+    /// Ends the polling once another server has taken the job over.
+    #[cfg(feature = "postgres")]
+    stop: CancellationToken,
 }
 
 impl JobRegistry {
@@ -203,8 +211,8 @@ impl JobRegistry {
         let mut jobs = self.0.store.jobs_of(owner, MAX_LISTED).await.map_err(unavailable)?;
         let polled = lock(&self.0.polled);
         for job in &mut jobs {
-            if let Some(polled) = polled.get(&job.request_id) {
-                job.latest_update.clone_from(&polled.updates.borrow().status);
+            if let Some(polling) = polled.get(&job.request_id) {
+                job.latest_update.clone_from(&polling.job.updates.borrow().status);
             }
         }
         Ok(jobs)
@@ -258,7 +266,7 @@ impl Shared {
     }
 
     fn known(&self, request_id: &str) -> Option<Arc<PolledJob>> {
-        let polled = lock(&self.polled).get(request_id).cloned();
+        let polled = lock(&self.polled).get(request_id).map(|polling| Arc::clone(&polling.job));
         #[cfg(feature = "postgres")]
         let polled = polled.or_else(|| self.followed.get(request_id));
         polled
@@ -269,7 +277,7 @@ impl Shared {
         #[cfg(feature = "postgres")]
         if self.store.fleet().is_some() {
             let polled = lock(&self.polled);
-            let running = polled.get(&job.request_id).cloned();
+            let running = polled.get(&job.request_id).map(|polling| Arc::clone(&polling.job));
             return running.unwrap_or_else(|| self.followed.follow(job));
         }
         self.start(job, Duration::ZERO)
@@ -278,19 +286,30 @@ impl Shared {
     fn start(self: &Arc<Self>, job: Job, later: Duration) -> Arc<PolledJob> {
         let mut polled = lock(&self.polled);
         if let Some(running) = polled.get(&job.request_id) {
-            return Arc::clone(running);
+            return Arc::clone(&running.job);
         }
         #[cfg(feature = "postgres")]
         let followed = self.followed.take(&job.request_id);
         #[cfg(not(feature = "postgres"))]
         let followed = None;
         let started = followed.unwrap_or_else(|| Arc::new(PolledJob::new(job)));
-        polled.insert(Arc::clone(&started.job.request_id), Arc::clone(&started));
+        let stop = self.shutdown.child_token();
+        let polling = Polling {
+            job: Arc::clone(&started),
+            #[cfg(feature = "postgres")]
+            stop: stop.clone(),
+        };
+        polled.insert(Arc::clone(&started.job.request_id), polling);
         let (shared, job) = (Arc::clone(self), Arc::clone(&started));
         let polling = async move {
             let run = poller::run(Arc::clone(&shared), Arc::clone(&job), later);
-            shared.shutdown.run_until_cancelled(run).await;
-            lock(&shared.polled).remove(&job.job.request_id);
+            stop.run_until_cancelled(run).await;
+            let mut polled = lock(&shared.polled);
+            polled.remove(&job.job.request_id);
+            #[cfg(feature = "postgres")]
+            if stop.is_cancelled() && !job.updates.borrow().is_final() {
+                shared.followed.give_up(job);
+            }
         };
         self.tasks.spawn_on(polling, &self.runtime);
         started

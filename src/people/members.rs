@@ -7,7 +7,9 @@ use crate::access::member_cache::{MemberCache, NewToken};
 use crate::access::token::MemberToken;
 use crate::contract::member::MemberTerms;
 use crate::problem::{NOT_FOUND, Problem};
-use crate::store::{Actor, Caller, Digest, Member, MemberChange, MemberError, SpendLimit};
+use crate::store::{
+    Actor, Caller, Digest, Member, MemberChange, MemberError, SpendLimit, Unavailable,
+};
 
 impl People {
     /// Adds a member. Its token is shown once.
@@ -92,6 +94,7 @@ fn not_found(name: &str) -> Problem {
 fn refusal(name: &str, error: MemberError) -> Problem {
     match error {
         MemberError::NotFound => not_found(name),
+        MemberError::OtherSecret => unavailable(Unavailable(error.to_string().as_str().into())),
         MemberError::Unavailable(error) => unavailable(error),
         MemberError::NameTaken => {
             let detail = format!("{name} is a current or former member; names are never reused");

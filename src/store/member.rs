@@ -136,6 +136,8 @@ pub enum MemberError {
     /// Only the command line leaves a ledger without an admin.
     #[error("this is the last admin")]
     LastAdmin,
+    #[error("other servers share this ledger and use another secret")]
+    OtherSecret,
     #[error(transparent)]
     Unavailable(#[from] Unavailable),
 }

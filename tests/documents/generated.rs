@@ -81,6 +81,7 @@ fn metrics_md_lists_every_metric_as_it_is_scraped() {
     metrics.webhook("ping", "delivered");
     let shared_ledger = SharedLedgerMetrics::default();
     shared_ledger.count_buried_purchases(0, 0);
+    shared_ledger.count_flush("sales", 1, Duration::ZERO);
     let page = metrics.encode(Readings {
         certificate_expires: Some(Duration::ZERO),
         mode: Some("live"),

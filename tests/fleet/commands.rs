@@ -6,7 +6,7 @@ use tempfile::TempDir;
 
 use crate::support::fleet::Fleet;
 use crate::support::postgres::Cluster;
-use crate::support::process::{Process, run};
+use crate::support::process::{Process, Signal, run};
 use crate::support::{CHAT, Reply, Upstream};
 
 pub(super) const LIVE: [(&str, &str); 3] = [
@@ -113,4 +113,28 @@ fn faults_of_the_shared_ledger_are_explained_without_the_password() {
     let tokens = [&LIVE[..], &[("DATABASE_URL", address)]].concat();
     let added = run(folder.path(), &["member", "add", "ann"], &tokens);
     assert!(!added.stdout.contains("tg_"), "{added:?}");
+}
+
+#[test]
+fn new_secret_is_refused_while_a_server_uses_the_old_one() {
+    const OTHER: (&str, &str) = ("TOLLGATE_SECRET", "another secret of 0123456789abcdef0123456789");
+    let upstream = Upstream::start(|_| Reply::chat("hi"));
+    let mut fleet = Fleet::start(Cluster::shared(), &upstream, "access.mode = \"members\"\n", 1);
+    let added = fleet.run(&["member", "add", "ann"]);
+    assert_eq!(added.code, Some(0), "{added:?}");
+    let recorded = || fleet.database.sql("SELECT store.secret, token FROM store, members");
+    let before = recorded();
+    let rotate = ["member", "rotate", "ann", "--new-secret"];
+    let refused = fleet.run_with(&rotate, &[OTHER]);
+    assert_eq!((refused.code, &*refused.stdout), (Some(2), ""), "{refused:?}");
+    assert!(refused.stderr.contains("stop all of them first"), "{refused:?}");
+    assert_eq!(recorded(), before);
+    fleet.servers[0].process.signal(Signal::SIGTERM);
+    assert_eq!(fleet.servers[0].process.wait().code(), Some(0));
+    let rotated = fleet.run_with(&rotate, &[OTHER]);
+    assert_eq!(rotated.code, Some(0), "{rotated:?}");
+    let token = format!("Bearer {}", rotated.stdout.trim_end());
+    fleet.add_with(&[OTHER]);
+    let me = fleet.ask(1, "GET", "/bff/me", &[("authorization", &token)], "");
+    assert_eq!(me.status, 200, "{}", me.text());
 }

@@ -317,6 +317,29 @@ fn table_that_the_list_does_not_know_is_not_left_behind() {
 }
 
 #[test]
+fn numbers_go_on_after_the_highest_copied_one() {
+    // One query for each column that numbers rows; without rows, it returns none.
+    const NUMBERED: &str = "
+        SELECT format('SELECT nextval(%L) > max(%I) FROM %s HAVING count(*) > 0',
+            pg_get_serial_sequence(attrelid::regclass::text, attname), attname, attrelid::regclass)
+        FROM pg_attribute JOIN pg_class ON pg_class.oid = attrelid
+        WHERE attidentity <> '' AND relnamespace = current_schema()::regnamespace";
+    let upstream = Upstream::start(|_| Reply::chat("hi"));
+    let fleet = ledger(&upstream);
+    fill(&fleet.path().join("ledger.db"));
+    let copied = fleet.run(&THERE);
+    assert_eq!(copied.code, Some(0), "{copied:?}");
+    let queries = fleet.database.sql(NUMBERED);
+    let goes_on = |query: &&str| match &*fleet.database.sql(query) {
+        "" => false,
+        verdict => verdict == "t" || panic!("{query}: {verdict}"),
+    };
+    let with_rows: Vec<_> = queries.lines().filter(goes_on).collect();
+    assert!(with_rows.iter().any(|query| query.contains("purchases")), "{queries}");
+    assert!(with_rows.len() >= 7, "{with_rows:?}");
+}
+
+#[test]
 fn mistakes_are_explained_and_change_nothing() {
     let upstream = Upstream::start(|_| Reply::chat("hi"));
     let mut fleet = ledger(&upstream);

@@ -6,8 +6,9 @@ use std::time::Duration;
 use super::crashes::{HOLD, MARK_SENT, SELL, SETTLE, SLOT, after};
 use super::relay::{Point, Verdict};
 use super::trial::{Trial, each};
+use crate::support::fleet::Fleet;
 use crate::support::postgres::Cluster;
-use crate::support::until;
+use crate::support::{CHAT, Reply, Upstream, until};
 
 #[test]
 fn database_that_crashes_under_load_loses_and_doubles_nothing() {
@@ -76,4 +77,51 @@ fn synchronous_replica_that_takes_over_has_every_purchase() {
     trial.fleet.database = replica.adopt(&name);
     trial.finish();
     assert_eq!(trial.unknown(), "0", "servers that lived know all outcomes");
+}
+
+/// No heartbeat is lost, so only the reconnect tells.
+#[test]
+fn replica_that_takes_over_between_two_heartbeats_renames_the_ledger_before_the_next_sale() {
+    let cluster = Cluster::start("");
+    let upstream = Upstream::start(|_| Reply::chat("hi"));
+    let limit = "gateway.rate_limit = { requests = 30, seconds = 2 }\n";
+    let fleet = Fleet::start(&cluster, &upstream, limit, 2);
+    let names = || {
+        [0, 1].map(|server| {
+            let catalog = fleet.ask(server, "GET", "/bff/catalog", &[], "");
+            catalog.value("tollgate-ledger").expect("a name").to_owned()
+        })
+    };
+    let [old, other] = names();
+    assert_eq!(old, other);
+    let buy = |server, key: &str, ledger: &str| {
+        let headers = [("idempotency-key", key), ("tollgate-ledger", ledger)];
+        fleet.ask(server, "POST", "/api/v1/chat", &headers, CHAT)
+    };
+    assert_eq!(buy(0, "before", &old).status, 200);
+    cluster.crash();
+    cluster.become_replica();
+    cluster.recover();
+    cluster.promote();
+    for server in [0, 1] {
+        let mut refused = None;
+        until("the database is reached again", || {
+            let answer = buy(server, "after", &old);
+            let is_back = answer.status != 503;
+            refused = is_back.then_some(answer);
+            is_back
+        });
+        let refused = refused.expect("until then");
+        assert_eq!((refused.status, &*refused.code()), (412, "ledger_changed"), "{server}");
+    }
+    let [renamed, other] = names();
+    assert!(renamed == other && renamed != old, "{renamed}, {other}");
+    assert_eq!(upstream.purchases(), 1);
+    let renamings = || {
+        let said = [0, 1].map(|server| fleet.servers[server].process.printed());
+        said.iter().filter(|said| said.contains("ledger renamed")).count()
+    };
+    until("the first one to notice says so", || renamings() > 0);
+    until("it sells again", || buy(0, "after", &renamed).status == 200);
+    assert_eq!(renamings(), 1, "the other one finds the new name");
 }

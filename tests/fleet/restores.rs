@@ -57,10 +57,11 @@ const WARNING: &str = "purchases may be missing since the last checkpoint";
 const SHUT: &str = "SELECT round(blocked_until / 1e9 - extract(epoch FROM clock_timestamp()))
     FROM rate_limit";
 
-fn buy_video(server: &Server) {
+fn buy_video(server: &Server) -> String {
     let body = r#"{"model":"video-a-2","prompt":"a lighthouse","duration":8}"#;
     let answer = post(server.address, "/api/v1/video", "X-Of: test", body);
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    answer
 }
 
 fn stop(mut server: Server) {
@@ -150,4 +151,31 @@ fn start_on_another_timeline_renames_the_ledger() {
     stop(server);
     stop(ledger.serve());
     assert_eq!(name(), renamed, "once");
+}
+
+#[test]
+fn charge_that_a_failover_lost_is_logged_and_found_by_reconcile() {
+    // A failover forgets the purchase while the gateway works on it.
+    const LOSE: &str = "
+        CREATE FUNCTION lose() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+            DELETE FROM purchases WHERE id = NEW.id;
+            DELETE FROM spent;
+            RETURN NULL;
+        END $$;
+        CREATE TRIGGER lose AFTER INSERT OR UPDATE OF state ON purchases
+            FOR EACH ROW WHEN (NEW.state = 'sent') EXECUTE FUNCTION lose()";
+    let ledger = SharedLedger::new();
+    let server = ledger.serve();
+    ledger.is_noted();
+    ledger.sql(LOSE);
+    let answer = buy_video(&server);
+    let id =
+        answer.lines().find_map(|line| line.strip_prefix("tollgate-purchase: ")).expect("an id");
+    let is_logged = |line: &str| {
+        line.contains("ledger lost a purchase") && line.contains(id) && line.contains("3.00")
+    };
+    until("it is logged", || server.process.printed().lines().any(is_logged));
+    stop(server);
+    let done = ledger.run(&["reconcile", "--since-backup"]);
+    assert!(done.out.contains("missing    $3.00 was recorded"), "{}", done.said());
 }

@@ -7,12 +7,15 @@ use std::time::Duration;
 use serde_json::Value;
 use tollgate::clock;
 
+use super::trial::BURIAL;
 use crate::support::client::Client;
 use crate::support::fleet::Fleet;
 use crate::support::postgres::Cluster;
 use crate::support::process::Signal;
+use crate::support::received::ReceivedRequest;
 use crate::support::reply::Latch;
-use crate::support::{Reply, Upstream, VIDEO};
+use crate::support::upstream::Welcome;
+use crate::support::{Reply, Upstream, VIDEO, until_within};
 
 const EVENTS: &str = "/bff/events?request_id=job-1";
 
@@ -107,5 +110,56 @@ fn job_is_polled_by_one_server_for_watchers_at_others() {
     assert_eq!(polls.len(), POLLS);
     for pair in polls.windows(2) {
         assert!(pair[1] - pair[0] >= MIN_GAP, "two servers poll: {:?}", pair[1] - pair[0]);
+    }
+}
+
+/// It finds out when it joins again. Until then, its lease is over, and it polls nothing.
+#[test]
+fn server_that_was_declared_dead_stops_polling_a_job_that_another_has_taken_over() {
+    let (polls, done) = (Arc::new(Mutex::new(Vec::new())), Latch::new());
+    let noted = Arc::clone(&polls);
+    let answer = move |received: &ReceivedRequest| {
+        if received.method == "POST" {
+            return Reply::video("job-1");
+        }
+        let key = received.values("authorization")[0].to_owned();
+        noted.lock().expect("the polls").push(key);
+        if done.is_open() {
+            Reply::new(200, r#"{"status":"completed","video_url":"https://cdn.example/a.mp4"}"#)
+        } else {
+            Reply::new(200, r#"{"status":"running","progress":40}"#)
+        }
+    };
+    let upstream = Upstream::with(2, |_| Welcome::Serve, answer);
+    let mut fleet = Fleet::start(Cluster::shared(), &upstream, "", 0);
+    for canary in upstream.canaries() {
+        fleet.add_with(&[("GATEWAY_API_KEY", canary.key())]);
+    }
+    let polls_of = |server: usize| {
+        let own = format!("Bearer {}", upstream.canaries()[server].key());
+        polls.lock().expect("the polls").iter().filter(|key| **key == own).count()
+    };
+    let wait_for_polls = |server: usize, more: usize| {
+        let before = polls_of(server);
+        until_within(BURIAL, "it polls", || polls_of(server) >= before + more);
+    };
+    let ordered = fleet.buy(0, "/api/v1/video", "v", VIDEO);
+    assert_eq!(ordered.status, 200, "{}", ordered.text());
+    let watcher = watch(&fleet, 0, "");
+    wait_for_polls(0, 1);
+    // What the second server does once it has declared the first one dead.
+    fleet.database.sql(
+        "UPDATE instances SET ended = until WHERE name = 'gate-0' AND ended IS NULL;
+        UPDATE jobs SET poller = (SELECT id FROM instances WHERE name = 'gate-1')",
+    );
+    wait_for_polls(1, 2);
+    let before = polls_of(0);
+    wait_for_polls(1, 3);
+    assert_eq!(polls_of(0), before, "both poll");
+    done.open();
+    let mut lines = BufReader::new(watcher.stream());
+    let (_, mut event) = next_event(&mut lines).expect("an event");
+    while event["state"] != "finished" {
+        (_, event) = next_event(&mut lines).expect("the end");
     }
 }

@@ -14,7 +14,9 @@ use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 
 use crate::support::process::Signal;
-use crate::support::received::{parse_head, read_head, values};
+use crate::support::received::{ReceivedRequest, parse_head, read_head, values};
+use crate::support::reply::Latch;
+use crate::support::upstream::Welcome;
 use crate::support::{CHAT, Ending, Gate, Reply, Upstream, lock, process, until};
 
 pub(crate) const SECRET: &str = "whsec_MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY=";
@@ -202,6 +204,32 @@ fn budget_that_is_nearly_spent_is_reported_once() {
         });
         assert_eq!(*data, expected);
     }
+}
+
+#[test]
+fn key_that_stays_refused_is_reported_once_over_restarts() {
+    let (receiver, are_all_refused) = (Receiver::ok(), Latch::new());
+    let first = Mutex::new(None);
+    let answer = move |received: &ReceivedRequest| {
+        let key = received.values("authorization")[0].to_owned();
+        let is_first = *lock(&first).get_or_insert_with(|| key.clone()) == key;
+        if is_first || are_all_refused.is_open() { Reply::error(401) } else { Reply::chat("hi") }
+    };
+    let upstream = Upstream::with(2, |_| Welcome::Serve, answer);
+    let settings =
+        format!("store.url = \"sqlite:ledger.db\"\n{}", receiver.settings("[\"key.refused\"]"));
+    let secret = [("TOLLGATE_WEBHOOK_SECRET", SECRET)];
+    let mut gate = Gate::binary(&upstream, &settings, &secret);
+    assert_eq!(gate.chat().status, 200);
+    assert_eq!(receiver.wait_for(1)[0].json()["data"]["key"], 1);
+    are_all_refused.open();
+    gate.kill();
+    gate.restart();
+    // The state of both keys is recorded after this, that of the first key first.
+    assert_eq!(&*gate.chat().code(), "gateway_key_rejected");
+    let keys: Vec<_> =
+        receiver.wait_for(2).iter().map(|event| event.json()["data"]["key"].clone()).collect();
+    assert_eq!(keys, [1, 2]);
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tollgate::store::postgres::{
-    Fleet, InstanceKind, PostgresTarget, SlotPriority, SlotRequest, SlotTurn,
+    Fleet, InstanceKind, PolledJobs, PostgresTarget, SlotPriority, SlotRequest, SlotTurn,
 };
 use tollgate::store::{
     AccountLimit, Job, JobState, MemberChange, MoneyKind, SlotId, SlotLimit, SlotRate,
@@ -336,13 +336,20 @@ async fn poller_hears_of_watchers_elsewhere() {
     for name in ["a", "b"] {
         bounded(one.store.insert_job(&job(name, "ann"))).await.expect("kept");
     }
-    let watched = async |store: &Store| bounded(fleet(store).watched_jobs()).await.expect("read");
-    assert_eq!(watched(&one.store).await, list(&[]));
+    let polled = async |store: &Store| {
+        let both = vec!["a".to_owned(), "b".to_owned()];
+        bounded(fleet(store).polled_jobs(both)).await.expect("read")
+    };
+    let watched = async |store: &Store| polled(store).await.watched;
+    assert_eq!(polled(&one.store).await, PolledJobs::default());
     bounded(fleet(&other).watch_job("b".into(), 15 * SECOND)).await.expect("noted");
     assert_eq!(watched(&one.store).await, list(&["b"]));
-    assert_eq!(watched(&other).await, list(&[]), "it does not poll it");
+    let elsewhere = PolledJobs { watched: vec![], taken: list(&["a", "b"]) };
+    assert_eq!(polled(&other).await, elsewhere, "it does not poll them");
     one.pass(15 * SECOND);
     assert_eq!(watched(&one.store).await, list(&[]));
+    one.store.close();
+    assert_eq!(polled(&other).await, PolledJobs::default(), "they have no poller");
 }
 
 #[tokio::test]

@@ -316,6 +316,24 @@ async fn charge_of_a_released_purchase_is_counted() {
 }
 
 #[tokio::test]
+async fn outcome_of_a_lost_purchase_is_counted() {
+    let fixture = Fixture::on_postgres().await;
+    let counted = || fixture.store.shared_metrics().unwrap().charges_of_lost.get();
+    for (expected, end) in [
+        (1, charged(PRICE, "hello")),
+        (2, Settlement::Unknown),
+        // Nothing was charged.
+        (2, Settlement::Released),
+    ] {
+        let sent = fixture.send(&reservation("ann", PRICE)).await;
+        // What a failover to a replica that lags behind leaves.
+        fixture.database().sql("DELETE FROM purchases");
+        fixture.settle(sent, end).await;
+        assert_eq!(counted(), expected);
+    }
+}
+
+#[tokio::test]
 async fn open_purchases_of_a_dead_number_are_swept_by_others() {
     let fixture = Fixture::on_postgres().await;
     let _other = fixture.join().await;
@@ -347,4 +365,72 @@ async fn servers_that_start_with_a_new_secret_accept_each_other() {
     assert_eq!(record(&one, 2).await, accepted);
     assert_eq!(record(&two, 2).await, accepted);
     assert_eq!(record(&two, 1).await, format!("{:?}", SecretRecord::OtherOfServers));
+}
+
+/// A server that did not beat for its whole lease, with this number.
+fn dead_server(number: i64) -> String {
+    format!(
+        "INSERT INTO instances (id, kind, name, pid, version, began, until)
+        OVERRIDING SYSTEM VALUE VALUES ({number}, 'server', 'dead', 1, 1, 0, 0);"
+    )
+}
+
+#[tokio::test]
+async fn server_without_an_answer_to_its_heartbeat_declares_nobody_dead() {
+    let fixture = Fixture::on_postgres().await;
+    let database = fixture.database();
+    database.sql(&dead_server(1_000));
+    let is_dead = |number: i64| {
+        database.sql(&format!("SELECT ended IS NOT NULL FROM instances WHERE id = {number}")) == "t"
+    };
+    wait_for("the first is declared dead", || is_dead(1_000)).await;
+    database.sql(&format!(
+        "CREATE SEQUENCE attempts;
+        CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS
+            $$ BEGIN PERFORM nextval('attempts'); RAISE 'not now'; END $$;
+        CREATE TRIGGER refuse BEFORE UPDATE OF beat ON instances
+            FOR EACH ROW EXECUTE FUNCTION refuse();
+        {}",
+        dead_server(1_001)
+    ));
+    let attempts = "SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM attempts";
+    // What the first two cause has happened by then.
+    let refused = || database.sql(attempts).parse::<i64>().unwrap() >= 3;
+    wait_for("three heartbeats are refused", refused).await;
+    assert!(!is_dead(1_001));
+    database.sql("DROP TRIGGER refuse ON instances");
+    wait_for("the second is declared dead", || is_dead(1_001)).await;
+}
+
+#[tokio::test]
+async fn heartbeat_does_not_wait_until_slots_are_kept_after_a_clock_jump() {
+    let cluster = Cluster::with_own_clock();
+    let database = cluster.database();
+    let open = |kind| PostgresTarget::parse(&database.url(), MoneyKind::Play, kind).unwrap();
+    let store = bounded(Store::open_postgres(open(InstanceKind::Server))).await.unwrap();
+    let beat = "SELECT max(beat) FROM instances";
+    wait_for("a heartbeat", || database.sql(beat) != "0").await;
+    let blocker = connect(&open(InstanceKind::Command)).await.unwrap();
+    let lock =
+        "SET idle_in_transaction_session_timeout = 0; BEGIN; SELECT 1 FROM rate_limit FOR UPDATE";
+    blocker.client.batch_execute(lock).await.unwrap();
+    cluster.set_ahead(90);
+    // One statement waits for the lock for five seconds at most, then a later one does.
+    let waits = format!(
+        "SELECT coalesce(max(xact_start::text), ''), ({beat}) FROM pg_stat_activity
+        WHERE datname = current_database() AND wait_event_type = 'Lock'"
+    );
+    let first = std::cell::RefCell::new((String::new(), String::new()));
+    wait_for("a heartbeat while slots wait", || {
+        let now = database.sql(&waits);
+        let (wait, beat) = now.split_once('|').unwrap();
+        let mut first = first.borrow_mut();
+        if wait.is_empty() || *wait != first.0 {
+            *first = (wait.to_owned(), beat.to_owned());
+        }
+        !wait.is_empty() && *beat != first.1
+    })
+    .await;
+    blocker.client.batch_execute("ROLLBACK").await.unwrap();
+    drop(store);
 }

@@ -9,7 +9,8 @@ use super::column::{self, Read, nanos, signed};
 use super::handle::PostgresStore;
 use super::jobs::{read_job, select_jobs};
 use super::step::{Need, Step, statement};
-use crate::store::{Job, JobState, StatusUpdate, Unavailable};
+use crate::store::{Digest, Job, JobState, StatusUpdate, Unavailable};
+use crate::sync::lock;
 
 /// Jobs without a living poller. A server takes its share, so that others get theirs; what they leave,
 /// it takes at its next call. Returns its own, too: if the database failed meanwhile, their pollers may
@@ -36,8 +37,11 @@ const NEWS: &str = "SELECT request_id, revision, status_at, body, state
     WHERE revision > known.seen";
 const WATCH: &str = "UPDATE jobs SET wanted_until = {now} + $2::bigint
     WHERE request_id = $1 AND state = 'open'";
-const WATCHED: &str = "SELECT request_id FROM jobs
-    WHERE state = 'open' AND poller = $1 AND wanted_until > {now} ORDER BY number";
+const POLLED: &str = "SELECT request_id, poller = $1 FROM jobs
+    WHERE state = 'open' AND request_id = ANY($2)
+        AND ((poller = $1 AND wanted_until > {now})
+            OR EXISTS (SELECT 1 FROM instances WHERE id = poller AND id <> $1 AND ended IS NULL))
+    ORDER BY number";
 
 /// The instances that share a ledger, as one of them sees them.
 #[derive(Clone, Debug)]
@@ -52,9 +56,23 @@ pub struct JobNews {
     pub update: StatusUpdate,
 }
 
+/// What the ledger says of the jobs that an instance polls.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PolledJobs {
+    /// Someone watches these at another instance.
+    pub watched: Vec<Arc<str>>,
+    /// Another instance polls these: it has declared this one dead.
+    pub taken: Vec<Arc<str>>,
+}
+
 impl Fleet {
     pub(in crate::store) fn new(store: PostgresStore) -> Self {
         Self(store)
+    }
+
+    /// Has the next heartbeats tell others what budgets and limits this server goes by.
+    pub fn set_rules(&self, fingerprint: Digest) {
+        *lock(&self.0.shared().rules) = Some(fingerprint);
     }
 
     /// Takes over this server's share of the open jobs that no living instance polls, oldest first.
@@ -83,11 +101,17 @@ impl Fleet {
         self.0.run(&self.0.lanes().marks, watch).await.map(drop)
     }
 
-    /// Returns the open jobs that this instance polls and others watch.
-    pub async fn watched_jobs(&self) -> Result<Vec<Arc<str>>, Unavailable> {
-        let ask = Step::plain(statement!(WATCHED, self.0.shared().number()));
+    /// Returns those of the jobs that this instance polls which others watch, or poll.
+    pub async fn polled_jobs(&self, polled: Vec<String>) -> Result<PolledJobs, Unavailable> {
+        let ask = Step::plain(statement!(POLLED, self.0.shared().number(), polled));
         let rows = self.0.run(&self.0.lanes().reads, ask).await?;
-        rows.iter().flatten().map(|row| column::text(row, 0)).collect()
+        let mut jobs = PolledJobs::default();
+        for row in rows.iter().flatten() {
+            let is_own = column::get(row, 1)?;
+            let group = if is_own { &mut jobs.watched } else { &mut jobs.taken };
+            group.push(column::text(row, 0)?);
+        }
+        Ok(jobs)
     }
 }
 

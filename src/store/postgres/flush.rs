@@ -43,6 +43,8 @@ pub(super) struct PreparedConnection {
 /// How the transactions of a lane begin, and how long they may take.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Course {
+    /// In metrics.
+    pub(super) name: &'static str,
     pub(super) begin: &'static str,
     pub(super) patience: Duration,
     /// Whether purchases depend on this lane.

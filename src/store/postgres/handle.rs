@@ -15,6 +15,7 @@ use uuid::Uuid;
 
 use super::PostgresTarget;
 use super::clock::LedgerClock;
+use super::cluster;
 use super::column::{self, Read};
 use super::connect::connect;
 use super::flush::PreparedConnection;
@@ -22,7 +23,6 @@ use super::instance;
 use super::lane::{Lane, LaneQueue};
 use super::lanes::{Lanes, SALES};
 use super::moved;
-use super::restored;
 use super::schema;
 use super::shared::Shared;
 use super::step::{Statement, Step, StepRows, statement};
@@ -244,7 +244,7 @@ async fn join(shared: &Shared) -> Result<(), Reason> {
     schema::prepare(&session, shared.target.may_migrate).await?;
     moved::ensure_here(&session, shared.target.reads_only).await?;
     if !shared.target.reads_only {
-        restored::check_cluster(&session, &shared.target).await?;
+        cluster::check_cluster(&session, &shared.target).await?;
     }
     let money = shared.target.money.name();
     let bind = statement!(

@@ -44,22 +44,22 @@ const REGISTER: &str = "INSERT INTO instances (kind, name, pid, version, began, 
         (SELECT secret FROM instances WHERE id = $6::bigint) FROM store
     WHERE ($5::boolean OR moved_to IS NULL) AND NOT EXISTS (SELECT 1 FROM imports) RETURNING id";
 /// Renames the ledger, too, if it has forgotten a heartbeat (`$2`) that it had committed: then it may
-/// have forgotten purchases. Each instance that notices renames it: one name is as good as another. The
-/// next start notes the new cluster and renames nothing.
+/// have forgotten purchases. Each instance that notices renames it: one name is as good as another.
 const BEAT_SQL: &str = concat!(
     "WITH beaten AS (
-  UPDATE instances SET until = {clock} + 15000000000, beat = beat + 1
+  UPDATE instances SET until = {clock} + 15000000000, beat = beat + 1, rules = $4::bytea
   WHERE id = $1 AND ended IS NULL RETURNING beat
 ), lost AS (
   SELECT beat FROM beaten WHERE beat <= $2::bigint
 ), renamed AS (
-  UPDATE store SET cluster = NULL, name = ",
+  UPDATE store SET name = ",
     new_name!("{now}"),
     " FROM lost RETURNING store.name
 ), ",
     after_loss!("lost", "$3::bigint"),
     "
 SELECT beat, {now}, coalesce(renamed.name, store.name), {clock}, clock_moved,
+  (SELECT count(*) FROM instances WHERE id <> $1 AND ended IS NULL AND until >= {clock} AND rules <> $4::bytea),
   CASE WHEN renamed.name IS NOT NULL THEN setval(of, nextval(of) + 1000000) END
 FROM beaten, rate_limit, instance_numbers, store LEFT JOIN renamed ON true"
 );
@@ -67,7 +67,7 @@ const IS_LISTED: &str = "SELECT 1 FROM instances WHERE id = $1";
 /// The same, if the database has forgotten the instance itself.
 const RENAME: &str = concat!(
     "WITH renamed AS (
-  UPDATE store SET cluster = NULL, name = ",
+  UPDATE store SET name = ",
     new_name!("{now}"),
     " RETURNING 1
 ), ",
@@ -87,6 +87,9 @@ const LOST: &str = "SELECT id, state FROM purchases
 /// Ends an instance whose lease is over, or (`$2`) the own one, with all that it left open. A
 /// transaction of that instance which is under way keeps it alive until the next attempt.
 ///
+/// Others must have been able to beat, too. So the burial fails more than two seconds after the
+/// database has answered a heartbeat of this instance (`$3`).
+///
 /// Unsent purchases are released, sent ones become unknown. Its slots count as answered when nothing
 /// that it wrote can still arrive.
 pub(super) const BURY: &str = concat!(
@@ -94,7 +97,8 @@ pub(super) const BURY: &str = concat!(
 WITH t AS MATERIALIZED (SELECT {now} AS now),
 dead AS MATERIALIZED (
   SELECT id FROM instances
-  WHERE id = $1 AND ended IS NULL AND ($2::boolean OR until < {clock}) FOR UPDATE SKIP LOCKED
+  WHERE id = $1 AND ended IS NULL AND ($2::boolean OR until < {clock})
+    AND coalesce({clock} < $3::bigint + 2000000000, true) FOR UPDATE SKIP LOCKED
 ), ended AS (
   UPDATE instances SET ended = {clock} FROM dead WHERE instances.id = dead.id
 ), left_open AS (
@@ -165,11 +169,22 @@ pub(super) async fn register(session: &PreparedConnection, shared: &Shared) -> R
 pub(super) fn farewell(shared: &Shared) -> Step {
     shared.lease.end();
     let stamp = shared.clock.stamp();
-    Step { stamp, ..burial(shared.number(), true) }
+    Step { stamp, ..burial(shared.number(), None) }
 }
 
-fn burial(instance: i64, is_own: bool) -> Step {
-    Step::new(Need::Counting, vec![statement!(BURY, instance, is_own)])
+/// What the answer to a heartbeat says.
+#[derive(Clone, Copy, Debug)]
+struct Heartbeat {
+    /// By the database's clock, in nanoseconds.
+    answered_at: i64,
+    /// Whether that clock has jumped ahead.
+    has_jumped: bool,
+}
+
+/// Returns the step that ends another instance after this heartbeat, or the own one.
+fn burial(instance: i64, heartbeat: Option<Heartbeat>) -> Step {
+    let answered_at = heartbeat.map(|heartbeat| heartbeat.answered_at);
+    Step::new(Need::Counting, vec![statement!(BURY, instance, heartbeat.is_none(), answered_at)])
 }
 
 /// Beats, buries and sweeps until `stop`.
@@ -185,21 +200,33 @@ pub(super) async fn pulse(shared: Arc<Shared>, lanes: Lanes, mut stop: watch::Re
             () = shared.buried.notified() => {}
             _ = stop.wait_for(|stop| *stop) => return,
         }
-        beat(&shared, &lanes).await;
+        let heartbeat = beat(&shared, &lanes).await;
         if cleaning.as_ref().is_none_or(JoinHandle::is_finished) {
             let is_sweep_due = last_sweep.elapsed() >= SWEEP;
             if is_sweep_due {
                 last_sweep = clock::now();
             }
             let (shared, lanes) = (Arc::clone(&shared), lanes.clone());
-            cleaning = Some(tokio::spawn(clean_up(shared, lanes, is_sweep_due)));
+            cleaning = Some(tokio::spawn(clean_up(shared, lanes, heartbeat, is_sweep_due)));
         }
     }
 }
 
-async fn clean_up(shared: Arc<Shared>, lanes: Lanes, is_sweep_due: bool) {
-    if shared.lease.may_bury((shared.since_boot)()) {
-        bury_expired(&shared, &lanes).await;
+/// Does what a heartbeat has found to do. Without an answer to it, nobody is declared dead: others may
+/// wait for theirs, too.
+async fn clean_up(
+    shared: Arc<Shared>,
+    lanes: Lanes,
+    heartbeat: Option<Heartbeat>,
+    is_sweep_due: bool,
+) {
+    if let Some(heartbeat) = heartbeat {
+        if heartbeat.has_jumped {
+            keep_slots(&shared, &lanes).await;
+        }
+        if shared.lease.may_bury((shared.since_boot)()) {
+            bury_expired(&shared, &lanes, heartbeat).await;
+        }
     }
     if is_sweep_due {
         sweep(&shared, &lanes).await;
@@ -207,18 +234,19 @@ async fn clean_up(shared: Arc<Shared>, lanes: Lanes, is_sweep_due: bool) {
     }
 }
 
-async fn beat(shared: &Shared, lanes: &Lanes) {
+async fn beat(shared: &Shared, lanes: &Lanes) -> Option<Heartbeat> {
     let left = (shared.since_boot)();
     let (me, known) = (shared.number(), shared.beat.load(Ordering::Relaxed));
     let period = shared.target.rate_period.map(nanos);
-    let step = Step::plain(statement!(BEAT_SQL, me, known, period));
-    let Ok(rows) = lanes.request(&lanes.pulse, step).await else { return };
+    let rules = lock(&shared.rules).map(|rules| rules.to_vec());
+    let step = Step::plain(statement!(BEAT_SQL, me, known, period, rules));
+    let rows = lanes.request(&lanes.pulse, step).await.ok()?;
     let Some(row) = first_row(&rows, 0) else {
         let ask = Step::plain(statement!(IS_LISTED, me));
         // Else the next beat asks again.
-        let Ok(rows) = lanes.request(&lanes.pulse, ask).await else { return };
+        let rows = lanes.request(&lanes.pulse, ask).await.ok()?;
         join_again(shared, lanes, first_row(&rows, 0).is_none()).await;
-        return;
+        return None;
     };
     shared.lease.acknowledge(me, left);
     if let Ok(now) = column::get(row, 1) {
@@ -233,16 +261,22 @@ async fn beat(shared: &Shared, lanes: &Lanes) {
         shared.metrics.rewinds.inc();
         error!("ledger database lost commits; ledger renamed");
     }
-    if let (Ok(database), Ok(moved)) = (column::get(row, 3), column::get(row, 4))
-        && clock_jumps::has_jumped(
-            &shared.last_reading,
-            ClockReading { database, moved, asked: left },
-            (shared.since_boot)(),
-        )
-    {
+    note_other_rules(shared, column::get(row, 5).ok()?);
+    let (database, moved) = (column::get(row, 3).ok()?, column::get(row, 4).ok()?);
+    let (reading, now) = (ClockReading { database, moved, asked: left }, (shared.since_boot)());
+    let has_jumped = clock_jumps::has_jumped(&shared.last_reading, reading, now);
+    if has_jumped {
         // By that clock, all leases are over.
-        shared.lease.postpone_burials((shared.since_boot)());
-        keep_slots(shared, lanes).await;
+        shared.lease.postpone_burials(now);
+    }
+    Some(Heartbeat { answered_at: database, has_jumped })
+}
+
+/// Notes how many servers go by other rules.
+fn note_other_rules(shared: &Shared, servers: i64) {
+    let before = shared.metrics.settings_differ.set(servers);
+    if before == 0 && servers > 0 {
+        warn!(servers, "other servers have other budgets or limits");
     }
 }
 
@@ -283,16 +317,15 @@ async fn join_again(shared: &Shared, lanes: &Lanes, is_forgotten: bool) {
     shared.lease.acknowledge(id, left);
 }
 
-async fn bury_expired(shared: &Shared, lanes: &Lanes) {
+async fn bury_expired(shared: &Shared, lanes: &Lanes, heartbeat: Heartbeat) {
     let me = shared.number();
     let find = Step::plain(statement!(EXPIRED, me));
     let Ok(rows) = lanes.request(&lanes.reads, find).await else { return };
     let Some(Ok(instance)) = first_row(&rows, 0).map(|row| column::get::<i64>(row, 0)) else {
         return;
     };
-    let Ok(rows) = lanes.request(&lanes.sales, burial(instance, false).guarded(me)).await else {
-        return;
-    };
+    let burial = burial(instance, Some(heartbeat)).guarded(me);
+    let Ok(rows) = lanes.request(&lanes.sales, burial).await else { return };
     let Some(row) = first_row(&rows, 0) else { return };
     let count = |column: usize| column::count(row, column).unwrap_or_default();
     if count(0) == 1 {

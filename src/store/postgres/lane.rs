@@ -8,8 +8,9 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tokio::sync::{mpsc, watch};
-use tokio::time::{sleep, sleep_until};
+use tokio::time::{sleep, sleep_until, timeout};
 
+use super::cluster::check_cluster;
 use super::connect::connect;
 use super::flush::{Course, FlushError, PreparedConnection};
 use super::shared::Shared;
@@ -90,10 +91,10 @@ impl Lane {
     async fn connect(&mut self) -> bool {
         let (mut delay, mut outage) = (Duration::ZERO, None::<Reason>);
         loop {
-            let target = self.shared.target.clone();
+            let (shared, course) = (Arc::clone(&self.shared), self.course);
             let attempt = async move {
                 sleep(delay).await;
-                connect(&target).await
+                open(&shared, course).await
             };
             tokio::pin!(attempt);
             let attempted = loop {
@@ -109,9 +110,8 @@ impl Lane {
                 }
             };
             match attempted {
-                Ok(connection) => {
-                    self.session =
-                        Some(PreparedConnection::new(connection, Arc::clone(&self.shared.clock)));
+                Ok(session) => {
+                    self.session = Some(session);
                     self.note_outage(None);
                     return true;
                 }
@@ -137,8 +137,7 @@ impl Lane {
         if self.course.max_idle.is_none() || is_connected || needs_none {
             return Ok(());
         }
-        let connection = connect(&self.shared.target).await?;
-        self.session = Some(PreparedConnection::new(connection, Arc::clone(&self.shared.clock)));
+        self.session = Some(open(&self.shared, self.course).await?);
         Ok(())
     }
 
@@ -190,6 +189,7 @@ impl Lane {
 
     /// If a transaction is rolled back, each of its steps runs alone, once.
     async fn process(&mut self, batch: Vec<Step>) {
+        let batch = self.refuse_other_ledgers(batch);
         match self.flush(&batch).await {
             Ok(rows) => {
                 for (step, rows) in batch.into_iter().zip(rows) {
@@ -241,7 +241,11 @@ impl Lane {
         let begun = clock::now();
         let done = session.flush(self.course, schema::NEWEST, steps).await;
         match &done {
-            Ok(_) => self.shared.commits.observe(clock::now().saturating_duration_since(begun)),
+            Ok(_) => {
+                let took = clock::now().saturating_duration_since(begun);
+                self.shared.commits.observe(took);
+                self.shared.metrics.count_flush(self.course.name, steps.len(), took);
+            }
             Err(FlushError::Buried) => self.shared.buried.notify_one(),
             Err(FlushError::Doubt(why)) => {
                 self.session = None;
@@ -299,6 +303,21 @@ impl Lane {
         self.retry(step.answer(Err(Unavailable(why.clone()))));
     }
 
+    /// Refuses steps that were made before the ledger was renamed: it may lack the purchases that
+    /// they would repeat.
+    fn refuse_other_ledgers(&mut self, batch: Vec<Step>) -> Vec<Step> {
+        if batch.iter().all(|step| step.ledger.is_none()) {
+            return batch;
+        }
+        let name = Arc::clone(&lock(&self.shared.name));
+        let is_other = |step: &Step| step.ledger.as_ref().is_some_and(|ledger| *ledger != name);
+        let (others, batch): (Vec<_>, _) = batch.into_iter().partition(is_other);
+        for step in others {
+            self.refuse(step, &Reason::from("the ledger was renamed"));
+        }
+        batch
+    }
+
     fn retry(&mut self, step: Option<Step>) {
         if step.is_some() {
             self.next_retry = clock::now() + RETRY_DELAY;
@@ -316,6 +335,21 @@ impl Lane {
             tracing::info!(waiting, "ledger retry queue drained; purchases resumed");
         }
     }
+}
+
+/// Connects. A lane that sells first learns whether another cluster has taken over, so that nothing is
+/// sold from a ledger that has lost purchases without a new name.
+async fn open(shared: &Shared, course: Course) -> Result<PreparedConnection, Reason> {
+    let connection = connect(&shared.target).await?;
+    let session = PreparedConnection::new(connection, Arc::clone(&shared.clock));
+    if course.sells && !shared.target.reads_only {
+        let checked = timeout(course.patience, check_cluster(&session, &shared.target)).await;
+        let name = checked.unwrap_or_else(|_elapsed| {
+            Err(Reason::new(Cause::Unreachable, "the database does not answer"))
+        })?;
+        *lock(&shared.name) = name.into();
+    }
+    Ok(session)
 }
 
 async fn stopped(stop: &mut watch::Receiver<bool>) {

@@ -20,9 +20,12 @@ const REPORT_PATIENCE: Duration = Duration::from_secs(60);
 const MAX_IDLE: Duration = Duration::from_secs(60);
 
 pub(super) const SALES: Course =
-    Course { begin: "BEGIN", patience: PATIENCE, sells: true, max_idle: None };
-const MARKS: Course = Course { begin: "BEGIN", patience: PATIENCE, sells: false, max_idle: None };
+    Course { name: "sales", begin: "BEGIN", patience: PATIENCE, sells: true, max_idle: None };
+const MARKS: Course = Course { name: "marks", sells: false, ..SALES };
+const PULSE: Course = Course { name: "pulse", ..MARKS };
+const READS: Course = Course { name: "reads", ..MARKS };
 const REPORTS: Course = Course {
+    name: "reports",
     begin: "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY",
     patience: REPORT_PATIENCE,
     sells: false,
@@ -52,8 +55,8 @@ impl Lanes {
         let lane = |course| Lane::new(shared, course, stop.clone());
         let (sales, sales_lane) = lane(SALES);
         let (marks, marks_lane) = lane(MARKS);
-        let (pulse, pulse_lane) = lane(MARKS);
-        let (reads, reads_lane) = lane(MARKS);
+        let (pulse, pulse_lane) = lane(PULSE);
+        let (reads, reads_lane) = lane(READS);
         let (reports, reports_lane) = lane(REPORTS);
         let clock = Arc::clone(&shared.clock);
         let lanes = Self { clock, sales, marks, pulse, reads, reports };

@@ -19,7 +19,8 @@ use crate::store::{
 };
 
 pub(super) const LOCK: &str = "SELECT 1 FROM members_version FOR UPDATE";
-/// Judges all changes before any is applied, each as if those before it were.
+/// Judges all changes before any is applied, each as if those before it were. New tokens are refused while
+/// a server uses another secret (`$6`): it would reject them, and the others those that it hashes.
 ///
 /// The transaction remembers the first refusal, so that the statements after it change nothing.
 const JUDGE: &str = "
@@ -28,6 +29,8 @@ WITH changes AS MATERIALIZED (
     AS c(nth, name, kind, revokes, of_group, keeps_admin)
 ), judged AS (
   SELECT nth, CASE
+      WHEN EXISTS (SELECT 1 FROM instances WHERE kind = 'server' AND secret <> $7::bytea
+        AND ended IS NULL AND until >= {clock}) THEN 'secret'
       WHEN kind = 'add' AND is_known THEN 'taken'
       WHEN kind <> 'add' AND NOT is_known THEN 'missing'
       WHEN kind = 'change' AND is_revoked THEN 'revoked'
@@ -161,7 +164,9 @@ impl PostgresStore {
         fingerprint: Option<Digest>,
         changes: Vec<(Arc<str>, MemberChange)>,
     ) -> Result<Result<(), (Arc<str>, MemberError)>, Unavailable> {
-        let mut statements = vec![statement!(LOCK), judgement(by, &changes)];
+        // No server records its secret before this one is recorded.
+        let mut statements = vec![statement!(LOCK_STORE), statement!(LOCK)];
+        statements.push(judgement(by, &changes, fingerprint));
         for (name, change) in &changes {
             statements.extend(audit_log::member_change(by, name, change));
             statements.extend(application(name, change));
@@ -174,7 +179,7 @@ impl PostgresStore {
         }
         statements.push(statement!(COUNT_CHANGES, signed(changes.len())));
         let rows = self.run(&self.lanes().marks, Step::new(Need::Plain, statements)).await?;
-        let row = rows.get(1).and_then(|rows| rows.first());
+        let row = rows.get(2).and_then(|rows| rows.first());
         let row = row.ok_or_else(|| Unavailable("the database sent no verdict".into()))?;
         let Some(nth) = column::count_or_none(row, 0)? else { return Ok(Ok(())) };
         let error = match column::get::<&str>(row, 1)? {
@@ -182,6 +187,7 @@ impl PostgresStore {
             "missing" => MemberError::NotFound,
             "group" => MemberError::UnknownGroup,
             "last" => MemberError::LastAdmin,
+            "secret" => MemberError::OtherSecret,
             _ => MemberError::Revoked,
         };
         let refused = usize::try_from(nth).ok().and_then(|nth| changes.into_iter().nth(nth));
@@ -281,7 +287,11 @@ impl PostgresStore {
     }
 }
 
-fn judgement(by: &Actor, changes: &[(Arc<str>, MemberChange)]) -> Statement {
+fn judgement(
+    by: &Actor,
+    changes: &[(Arc<str>, MemberChange)],
+    fingerprint: Option<Digest>,
+) -> Statement {
     let kind = |change: &MemberChange| match change {
         MemberChange::Add(_) => "add",
         MemberChange::Revoke => "revoke",
@@ -309,6 +319,7 @@ fn judgement(by: &Actor, changes: &[(Arc<str>, MemberChange)]) -> Statement {
             .map(|(_, change)| change.group().map(|name| name.to_string()))
             .collect::<Vec<_>>(),
         changes.iter().map(|(_, change)| by.is_caller() && change.ends_admin()).collect::<Vec<_>>(),
+        fingerprint.map(|fingerprint| fingerprint.to_vec()),
     )
 }
 

@@ -10,6 +10,7 @@ mod audit_log;
 mod budget_requests;
 mod clock;
 mod clock_jumps;
+mod cluster;
 mod column;
 mod connect;
 mod events;
@@ -43,7 +44,7 @@ pub(super) mod transfer;
 mod turns;
 
 pub use connect::{PostgresConnection, connect};
-pub use fleet::{Fleet, JobNews};
+pub use fleet::{Fleet, JobNews, PolledJobs};
 pub(super) use handle::PostgresStore;
 pub use restored::report_restore;
 pub use roster::{InstanceRecord, InstanceState, contract, list_instances};

@@ -65,7 +65,7 @@ pub(super) async fn ensure_idle(session: &PreparedConnection) -> Result<(), Reas
 pub(super) async fn bury_dead(session: &PreparedConnection) -> Result<(), Reason> {
     for row in session.query(LIVING, &[]).await? {
         let dead: i64 = row.try_get(0)?;
-        let bury = statement!(BURY, dead, false);
+        let bury = statement!(BURY, dead, false, None::<i64>);
         session.query(bury.sql, &bury.values).await?;
     }
     Ok(())

@@ -57,7 +57,7 @@ impl PostgresStore {
     ) -> Result<Held, ReserveError> {
         self.check_capacity()?;
         let owner = self.shared().number();
-        let step = reserve::step(self.shared(), owner, reservation, send)?;
+        let step = reserve::step(self.shared(), owner, reservation, send)?.of_ledger(self.name());
         self.shared().begin(reservation.id, owner, reservation.price);
         let slot = send.map(|(slot, _)| slot.id);
         self.shared().slots.take(slot);
@@ -134,6 +134,7 @@ impl PostgresStore {
         &self,
         id: PurchaseId,
     ) -> Result<(), Unavailable> {
+        let mut was_running = false;
         loop {
             // Registered before the check, so that an end in between is not missed.
             let mut end = pin!(self.shared().ends.notified());
@@ -142,8 +143,11 @@ impl PostgresStore {
             let rows = self.run(&self.lanes().reads, Step::plain(ask)).await?;
             let state =
                 rows.iter().flatten().next().map(|row| column::state(row, 0)).transpose()?;
-            if !matches!(state, Some(PurchaseState::Held | PurchaseState::Sent)) {
-                return Ok(());
+            match state {
+                Some(PurchaseState::Held | PurchaseState::Sent) => was_running = true,
+                // The caller may not buy it again: it knows the ledger by its former name.
+                None if was_running => return Err(Unavailable("the purchase was lost".into())),
+                Some(_) | None => return Ok(()),
             }
             timeout(POLL_INTERVAL, end).await.ok();
         }

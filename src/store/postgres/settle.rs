@@ -14,7 +14,8 @@ use crate::store::{Job, PurchaseId, PurchaseState, Settlement};
 /// that is zero, the account's row must be locked. A purchase with an unknown outcome has left the
 /// credit's sum already, so `committed` stays: the balance may have been learnt since.
 ///
-/// Returns whether a purchase that was charged had been released: it is in no budget.
+/// Returns what no budget counts: whether a purchase that was charged had been released, and whether one
+/// that may be charged is not in the ledger, which a failover can lose.
 const SETTLE: &str = "
 WITH t AS MATERIALIZED (SELECT {now} AS now),
 found AS MATERIALIZED (
@@ -47,7 +48,9 @@ found AS MATERIALIZED (
   INSERT INTO replies (number, until, status, is_json, bytes, body)
   SELECT number, keep_until, $6::int, $7::boolean, length($8::bytea), $8::bytea FROM ended WHERE $8::bytea IS NOT NULL
 )
-SELECT $2::text = 'charged' AND state = 'released' FROM found";
+SELECT coalesce($2::text = 'charged' AND state = 'released', false),
+  $2::text <> 'released' AND state IS NULL
+FROM (VALUES (true)) AS one LEFT JOIN found ON true";
 
 /// A known job stays as it is.
 const INSERT_JOB: &str = "INSERT INTO jobs
@@ -110,13 +113,18 @@ pub(super) fn step(shared: &Shared, id: PurchaseId, settlement: &Settlement) -> 
     Step::new(need, statements).with_effect(Effect::Ends(id))
 }
 
-/// Reports a charge that came too late: another instance had declared this one dead, or the
-/// operator had released the purchase.
+/// Reports a charge that came too late, because another instance had declared this one dead, or the
+/// operator had released the purchase; and one of a purchase that the database has lost.
 pub(super) fn check(shared: &Shared, id: PurchaseId, rows: &StepRows) {
-    let settled = rows.first().and_then(|rows| rows.first());
-    if settled.is_some_and(|row| column::get(row, 0).unwrap_or_default()) {
+    let Some(row) = rows.first().and_then(|rows| rows.first()) else { return };
+    if column::get(row, 0).unwrap_or_default() {
         shared.metrics.charges_of_released.inc();
         error!(purchase = %id, "charged purchase had been released; no budget counts it");
+    }
+    if column::get(row, 1).unwrap_or_default() {
+        let price = shared.price(id).map(|price| price.to_string());
+        shared.metrics.charges_of_lost.inc();
+        error!(purchase = %id, price, "ledger lost a purchase that was sent; no budget counts it");
     }
 }
 

@@ -15,7 +15,7 @@ use super::own_slots::OwnSlots;
 use crate::clock::Instant;
 use crate::contract::money::Usd;
 use crate::metrics::{Histogram, SharedLedgerMetrics};
-use crate::store::{AccountLimit, PurchaseId, Reason, Unavailable};
+use crate::store::{AccountLimit, Digest, PurchaseId, Reason, Unavailable};
 use crate::sync::lock;
 
 pub(super) struct Shared {
@@ -32,6 +32,8 @@ pub(super) struct Shared {
     /// The last heartbeat that the database has acknowledged.
     pub(super) beat: AtomicI64,
     pub(super) lease: Lease,
+    /// The fingerprint of the budgets and limits that this server goes by.
+    pub(super) rules: Mutex<Option<Digest>>,
     pub(super) running: Mutex<OwnPurchases>,
     /// Notified when purchases of this instance have ended.
     pub(super) ends: Notify,
@@ -78,6 +80,7 @@ impl Shared {
             buried: Notify::new(),
             beat: AtomicI64::new(0),
             lease: Lease::default(),
+            rules: Mutex::default(),
             running: Mutex::default(),
             ends: Notify::new(),
             credit_used: AtomicBool::new(false),
@@ -134,6 +137,11 @@ impl Shared {
     pub(super) fn end(&self, id: PurchaseId) {
         lock(&self.running).purchases.remove(&id);
         self.ends.notify_waiters();
+    }
+
+    /// Returns the price of a running purchase of this instance.
+    pub(super) fn price(&self, id: PurchaseId) -> Option<Usd> {
+        lock(&self.running).purchases.get(&id).map(|purchase| purchase.price)
     }
 
     /// Returns the price that the database has held for a running purchase of this instance.

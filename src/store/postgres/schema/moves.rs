@@ -10,6 +10,8 @@ pub(super) const TABLES: &str = "
     UPDATE store SET floor = 2;
     -- The fingerprint of the secret that a server uses, if it needs one.
     ALTER TABLE instances ADD COLUMN secret bytea;
+    -- The fingerprint of the budgets and limits that a server goes by.
+    ALTER TABLE instances ADD COLUMN rules bytea;
     -- How far replies of slots were moved in all, because the database's clock jumped ahead.
     ALTER TABLE rate_limit ADD COLUMN clock_moved bigint NOT NULL DEFAULT 0;
     -- How many rows a copy into this database has written; empty once the copy is complete.
