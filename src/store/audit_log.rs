@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use super::{Caller, Extra, Member, MemberChange, Selection, SpendLimit};
 use crate::clock::iso8601;
+use crate::contract::member::LimitChange;
 use crate::contract::money::Usd;
 
 /// Who changes something, as the audit log names it.
@@ -105,21 +106,31 @@ impl MemberField {
     }
 }
 
+/// What a change sets a field to.
+pub(super) enum NewValue {
+    Text(Option<String>),
+    /// The value depends on the one before.
+    Budget(LimitChange),
+}
+
 /// Returns the fields that a change sets, and their new values.
-pub(super) fn changed_fields(change: &MemberChange) -> Vec<(MemberField, Option<String>)> {
+pub(super) fn changed_fields(change: &MemberChange) -> Vec<(MemberField, NewValue)> {
+    use NewValue::{Budget, Text};
     match change {
         MemberChange::Add(_)
         | MemberChange::Revoke
         | MemberChange::Extra(_)
         | MemberChange::EndExtras => Vec::new(),
-        MemberChange::Rotate(_, prefix) => vec![(MemberField::Token, Some(prefix.to_string()))],
-        MemberChange::Update { role, own_budget, group, may_buy } => {
-            let role = role.map(|role| (MemberField::Role, Some(role.name().to_owned())));
-            let budget = own_budget.map(|limit| (MemberField::Budget, budget_text(limit)));
+        MemberChange::Rotate(_, prefix) => {
+            vec![(MemberField::Token, Text(Some(prefix.to_string())))]
+        }
+        MemberChange::Update { role, budget, group, may_buy } => {
+            let role = role.map(|role| (MemberField::Role, Text(Some(role.name().to_owned()))));
             let group = group.as_ref().map(|group| group.as_deref().map(str::to_owned));
-            let group = group.map(|group| (MemberField::Group, group));
+            let group = group.map(|group| (MemberField::Group, Text(group)));
             let rule = may_buy.as_ref().map(|rule| rule.as_ref().map(Selection::to_string));
-            let rule = rule.map(|rule| (MemberField::MayBuy, rule));
+            let rule = rule.map(|rule| (MemberField::MayBuy, Text(rule)));
+            let budget = [(MemberField::Budget, Budget(*budget))];
             role.into_iter().chain(budget).chain(group).chain(rule).collect()
         }
     }

@@ -52,7 +52,7 @@ impl SqliteStore {
                     connection.first(&format!("{MEMBERS} WHERE name = ?"), [name], member)?;
                 let (by, before) = ((&by, now), (&**name, before.as_ref()));
                 audit_log::write_member_change(connection, by, before, change)?;
-                if let Err(error) = apply_change(connection, name, change, now)? {
+                if let Err(error) = apply_change(connection, before, change, now)? {
                     connection.execute_batch("ROLLBACK TO members; RELEASE members")?;
                     return Ok(Err((Arc::clone(name), error)));
                 }
@@ -183,15 +183,14 @@ fn set_token_secret_fingerprint(connection: &Connection, fingerprint: Digest) ->
 
 fn apply_change(
     connection: &Connection,
-    name: &str,
+    (name, before): (&str, Option<&Member>),
     change: &MemberChange,
     now: Duration,
 ) -> ChangeResult {
     if !matches!(change, MemberChange::Add(_) | MemberChange::Revoke) {
-        let ask = "SELECT revoked IS NULL FROM members WHERE name = ?";
-        match connection.first(ask, [name], |row| row.get(0))? {
-            Some(true) => {}
-            Some(false) => return Ok(Err(MemberError::Revoked)),
+        match before.map(|member| member.revoked_at) {
+            Some(None) => {}
+            Some(Some(_)) => return Ok(Err(MemberError::Revoked)),
             None => return Ok(Err(MemberError::NotFound)),
         }
     }
@@ -208,8 +207,10 @@ fn apply_change(
             }
             end_sessions(connection, name)?;
         }
-        MemberChange::Update { role, own_budget, group, may_buy } => {
-            update(connection, name, (*role, *own_budget), may_buy.as_ref())?;
+        MemberChange::Update { role, budget, group, may_buy } => {
+            let old = before.map(|member| member.own_budget).unwrap_or_default();
+            let new = Some(budget.apply(old)).filter(|new| *new != old);
+            update(connection, name, (*role, new), may_buy.as_ref())?;
             if let Some(group) = group {
                 let write = "UPDATE members SET group_name = ? WHERE name = ?";
                 connection.run(write, params![group, name])?;
