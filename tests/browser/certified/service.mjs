@@ -8,7 +8,7 @@ import { createServer } from 'node:http';
 import { argv, env, stdin } from 'node:process';
 import { pathToFileURL } from 'node:url';
 
-const { default: Provider } = await import(pathToFileURL(argv[2]));
+const { default: Provider, interactionPolicy } = await import(pathToFileURL(argv[2]));
 
 const secret = env.OIDC_CLIENT_SECRET;
 const client = {
@@ -18,6 +18,10 @@ const client = {
   redirect_uris: ['http://127.0.0.1/bff/login/callback'],
   ...(secret ? { client_secret: secret } : { token_endpoint_auth_method: 'none' }),
 };
+
+// It would ask the users of a native client at each sign-in.
+const policy = interactionPolicy.base();
+policy.get('consent').checks.remove('native_client_prompt');
 
 const page = (title, body) => `<!doctype html><html lang="en"><meta charset="utf-8"><title>${title}</title>
 <link rel="icon" href="data:,"><h1>${title}</h1>${body}</html>`;
@@ -31,7 +35,7 @@ const configuration = {
   // Claims of a scope are in the ID token, as most services do it.
   conformIdTokenClaims: false,
   pkce: { required: () => true },
-  interactions: { url: (_, { uid }) => `/sign-in/${uid}` },
+  interactions: { policy, url: (_, { uid }) => `/sign-in/${uid}` },
   findAccount: (_, name) => ({ accountId: name, claims: () => ({ sub: name, preferred_username: `${name} the user` }) }),
   // The service asks no user for consent.
   async loadExistingGrant({ oidc: { client: { clientId }, session: { accountId }, provider } }) {
