@@ -261,6 +261,7 @@ impl App {
         async move {
             if let Some(seconds) = clock_steps.take_step() {
                 tracing::warn!(seconds, "system clock was set");
+        let access = Arc::clone(&self.shared.access);
             }
             limiter.evict_idle();
             refusals.flush(clock::now());
@@ -269,6 +270,7 @@ impl App {
             {
                 tracing::warn!(%error, "expired replies not deleted");
             }
+            access.flush_log(clock::now());
             OptionFuture::from(pictures.map(Pictures::purge_expired)).await;
         }
     }
