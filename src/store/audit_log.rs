@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Caller, Extra, Member, MemberChange, Selection, SpendLimit};
+use super::{Caller, Extra, Member, MemberChange, Selection, SpendLimit, SubjectToken};
 use crate::clock::iso8601;
 use crate::contract::member::LimitChange;
 use crate::contract::money::Usd;
@@ -59,6 +59,9 @@ pub struct AuditQuery {
 pub(super) const ADD_MEMBER: &str = "member.add";
 pub(super) const REVOKE_MEMBER: &str = "member.revoke";
 pub(super) const REVOKE_SUBJECT: &str = "subject.revoke";
+/// A user made, or revoked, a token for programs.
+pub(super) const ADD_TOKEN: &str = "token.add";
+pub(super) const REVOKE_TOKEN: &str = "token.revoke";
 /// A limit was raised for a time; without a value, all that raised it was ended.
 pub(super) const RAISE_MEMBER: &str = "member.extra";
 pub(super) const ADD_GROUP: &str = "group.add";
@@ -141,6 +144,14 @@ pub(super) fn describe(member: &Member) -> String {
     let word = |field: MemberField| field.act().trim_start_matches("member.").replace('_', " ");
     let text = |field: MemberField| Some(format!("{} {}", word(field), field.text(member)?));
     MemberField::DESCRIBED.into_iter().filter_map(text).collect::<Vec<_>>().join(", ")
+}
+
+/// Describes a user's token, such as `laptop (tg_abc123), until 2026-12-01T00:00:00.000Z, budget
+/// 5.00/day`.
+pub(super) fn describe_token(token: &SubjectToken) -> String {
+    let SubjectToken { name, prefix, budget, expires_at, .. } = token;
+    let budget = budget_text(*budget).map(|text| format!(", budget {text}"));
+    format!("{name} ({prefix}), until {}{}", iso8601(*expires_at), budget.unwrap_or_default())
 }
 
 /// Formats an extra such as `2.50 until 2026-12-01T00:00:00.000Z`.

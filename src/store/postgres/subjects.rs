@@ -80,6 +80,17 @@ const TOKENS: &str = own_tokens!(
     "SELECT own.id, own.token, own.prefix, own.budget, own.created, own.until, own.last_used",
     "ORDER BY own.number"
 );
+const LOG_ADDED: &str = "INSERT INTO audit (at, by, act, of, new)
+    SELECT {now}, $2::text || subject, $3::text, $2::text || subject, $4::text
+    FROM subject_logins WHERE id = $1 AND current_setting('tollgate.token') = 'add'";
+const LOG_REMOVED: &str = concat!(
+    "INSERT INTO audit (at, by, act, of, old) ",
+    own_tokens!(
+        "SELECT {now}, $3::text || own.subject, $4::text, $3::text || own.subject,
+            own.token || ' (' || own.prefix || ')'",
+        "AND own.token = $2"
+    )
+);
 const REMOVE_TOKEN: &str = concat!(
     "DELETE FROM subject_logins WHERE number IN (",
     own_tokens!("SELECT own.number", "AND own.token = $2"),
@@ -164,12 +175,21 @@ impl PostgresStore {
 
     pub(in crate::store) async fn remove_token(
         &self,
+                statement!(
+                    LOG_ADDED,
+                    session.to_vec(),
+                    audit_prefix(),
+                    audit_log::ADD_TOKEN,
+                    audit_log::describe_token(token)
+                ),
         session: Digest,
         name: Arc<str>,
     ) -> Result<bool, Unavailable> {
         let remove = statement!(REMOVE_TOKEN, session.to_vec(), name.to_string());
-        let rows = self.change_logins(vec![remove]).await?;
-        Ok(rows.first().is_some_and(|rows| !rows.is_empty()))
+        let (act, name) = (audit_log::REVOKE_TOKEN, name.to_string());
+        let log = statement!(LOG_REMOVED, session.to_vec(), name, audit_prefix(), act);
+        let rows = self.change_logins(vec![log, remove]).await?;
+        Ok(rows.get(1).is_some_and(|rows| !rows.is_empty()))
     }
 
     pub(in crate::store) async fn mark_tokens_used(
@@ -220,6 +240,11 @@ fn login(row: &Row) -> Read<SubjectLogin> {
         group: column::get::<Option<&str>>(row, 9)?.map(Into::into),
         may_buy: column::get::<Option<&str>>(row, 6)?.map(Selection::parse),
         display_name: column::get::<Option<&str>>(row, 7)?.map(Into::into),
+/// Returns what the name of a caller begins with, if a login service vouches for it.
+fn audit_prefix() -> String {
+    Caller::Subject("".into()).to_string()
+}
+
     };
     let subject = Subject { issuer: column::text(row, 1)?, name: column::text(row, 2)?, terms };
     let (id, expires_at) = (column::digest(row, 0)?, column::moment(row, 3)?);

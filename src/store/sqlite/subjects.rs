@@ -17,7 +17,7 @@ use super::members::bump_version;
 use super::{Result, audit_log};
 use crate::contract::money::SpendLimit;
 use crate::contract::selection::Selection;
-use crate::store::audit_log::REVOKE_SUBJECT;
+use crate::store::audit_log::{ADD_TOKEN, REVOKE_SUBJECT, REVOKE_TOKEN, describe_token};
 use crate::store::subject::{
     MAX_SESSIONS_PER_SUBJECT, MAX_TOKENS_PER_SUBJECT, budget_text, read_budget,
 };
@@ -60,13 +60,15 @@ const COUNT_TOKENS: &str = own_tokens!("SELECT count(*), coalesce(max(own.token 
 const TOKENS: &str = own_tokens!(
     "SELECT own.id, own.token, own.prefix, own.budget, own.created, own.until, own.last_used",
     "ORDER BY own.number"
+const TOKEN: &str =
+    own_tokens!("SELECT own.token || ' (' || own.prefix || ')'", "AND own.token = ?3");
 );
 const REMOVE_TOKEN: &str = concat!(
     "DELETE FROM subject_logins WHERE number IN (",
     own_tokens!("SELECT own.number", "AND own.token = ?3"),
     ")"
 );
-const ADD_TOKEN: &str = "INSERT INTO subject_logins
+const INSERT_TOKEN: &str = "INSERT INTO subject_logins
     (id, issuer, subject, until, token, prefix, budget, created)
     SELECT ?2, issuer, subject, ?3, ?4, ?5, ?6, ?7 FROM subject_logins WHERE id = ?1";
 const TOKEN_USED: &str = "UPDATE subject_logins SET last_used = max(?2, coalesce(last_used, 0))
@@ -123,7 +125,9 @@ impl SqliteStore {
             let (until, created, budget) =
                 (nanos(*expires_at), nanos(*created_at), budget_text(*budget));
             let values = params![session, id, until, name, prefix, budget, created];
-            connection.run(ADD_TOKEN, values)?;
+            connection.run(INSERT_TOKEN, values)?;
+            let act = (ADD_TOKEN, Some(describe_token(&token)));
+            write_own_act(ledger, session, act, None)?;
             bump_version(connection)?;
             Ok(Ok(()))
         };
@@ -147,10 +151,13 @@ impl SqliteStore {
         name: Arc<str>,
     ) -> Result<bool, Unavailable> {
         let remove = move |ledger: &Ledger| {
-            let now = nanos(ledger.now());
-            let removed = ledger.connection.run(REMOVE_TOKEN, params![session, now, name])?;
-            bump_version(&ledger.connection)?;
-            Ok(removed > 0)
+            let (connection, now) = (&ledger.connection, nanos(ledger.now()));
+            let known = connection.first(TOKEN, params![session, now, name], |row| row.get(0))?;
+            let Some(token) = known else { return Ok(false) };
+            write_own_act(ledger, session, (REVOKE_TOKEN, None), Some(token))?;
+            connection.run(REMOVE_TOKEN, params![session, now, name])?;
+            bump_version(connection)?;
+            Ok(true)
         };
         self.run(Durability::Synced, remove).await
     }
@@ -219,6 +226,23 @@ fn token_refusal(
 
 fn keep_subject(connection: &Connection, subject: &Subject, now: i64) -> Result<()> {
     let Subject { issuer, name, terms } = subject;
+/// Writes what the user with this session did to a token.
+fn write_own_act(
+    ledger: &Ledger,
+    session: Digest,
+    (act, new): (&str, Option<String>),
+    old: Option<String>,
+) -> Result<()> {
+    let connection = &ledger.connection;
+    let of_session = "SELECT subject FROM subject_logins WHERE id = ?";
+    let Some(subject) = connection.first(of_session, [session], |row| row.get(0))? else {
+        return Ok(());
+    };
+    let user = Caller::Subject(subject);
+    let by = (&Actor::from(&user), ledger.now());
+    audit_log::write(connection, by, (act, &user.name()), (old.as_deref(), new.as_deref()))
+}
+
     let SubjectTerms { role, own_budget, group, may_buy, display_name } = terms;
     let may_buy = may_buy.as_ref().map(Selection::to_string);
     let (role, budget) = (role.name(), budget_text(*own_budget));
