@@ -16,6 +16,7 @@ mod http2_attacks;
 mod installation;
 mod invalid_requests_are_not_forwarded;
 mod job_polling;
+mod issuers;
 mod jwt;
 mod jwt_subjects;
 mod limits;

@@ -15,7 +15,7 @@ use crate::contract::money::SpendLimit;
 use crate::contract::selection::Selection;
 use crate::store::audit_log;
 use crate::store::subject::{
-    MAX_SESSIONS_PER_SUBJECT, MAX_TOKENS_PER_SUBJECT, budget_text, read_budget,
+    MAX_SESSIONS_PER_SUBJECT, MAX_TOKENS_PER_SUBJECT, NO_NAME, budget_text, read_budget,
 };
 use crate::store::{
     Actor, Caller, Digest, Role, Subject, SubjectLogin, SubjectTerms, SubjectToken, TokenRefusal,
@@ -30,6 +30,10 @@ const KEEP_SUBJECT: &str =
     ON CONFLICT (issuer, name) DO UPDATE SET role = excluded.role, budget = excluded.budget,
         group_name = excluded.group_name, may_buy = excluded.may_buy, display_name = excluded.display_name,
         signed_in = excluded.signed_in";
+/// If no issuer is recorded, the users say whose they are.
+const OTHER_ISSUER: &str = "SELECT issuer FROM subjects WHERE issuer <> $1
+    AND (name = $2 OR NOT EXISTS (SELECT 1 FROM subjects WHERE name = $2)) LIMIT 1";
+const FORGET_ISSUER: &str = "DELETE FROM subjects WHERE name = $1";
 const INSERT_SESSION: &str =
     "INSERT INTO subject_logins (id, issuer, subject, until) VALUES ($1, $2, $3, $4)";
 const TRIM_SESSIONS: &str = "DELETE FROM subject_logins
@@ -76,10 +80,6 @@ const ADD_TOKEN: &str = "INSERT INTO subject_logins
     SELECT $2::bytea, issuer, subject, $3::bigint, $4::text, $5::text, $6::text, $7::bigint
     FROM subject_logins WHERE id = $1 AND token IS NULL AND until > {now}
         AND current_setting('tollgate.token') = 'add'";
-const TOKENS: &str = own_tokens!(
-    "SELECT own.id, own.token, own.prefix, own.budget, own.created, own.until, own.last_used",
-    "ORDER BY own.number"
-);
 const LOG_ADDED: &str = "INSERT INTO audit (at, by, act, of, new)
     SELECT {now}, $2::text || subject, $3::text, $2::text || subject, $4::text
     FROM subject_logins WHERE id = $1 AND current_setting('tollgate.token') = 'add'";
@@ -90,6 +90,10 @@ const LOG_REMOVED: &str = concat!(
             own.token || ' (' || own.prefix || ')'",
         "AND own.token = $2"
     )
+);
+const TOKENS: &str = own_tokens!(
+    "SELECT own.id, own.token, own.prefix, own.budget, own.created, own.until, own.last_used",
+    "ORDER BY own.number"
 );
 const REMOVE_TOKEN: &str = concat!(
     "DELETE FROM subject_logins WHERE number IN (",
@@ -129,6 +133,23 @@ impl PostgresStore {
         self.change_logins(vec![statement!(DELETE_LOGIN, id.to_vec())]).await.map(drop)
     }
 
+    pub(in crate::store) async fn other_issuer(
+        &self,
+        issuer: Arc<str>,
+    ) -> Result<Option<Arc<str>>, Unavailable> {
+        let find = statement!(OTHER_ISSUER, issuer.to_string(), NO_NAME);
+        self.query_one(&self.lanes().reads, find, |row| column::text(row, 0)).await
+    }
+
+    pub(in crate::store) async fn record_issuer(
+        &self,
+        issuer: Arc<str>,
+    ) -> Result<(), Unavailable> {
+        let (name, terms) = (NO_NAME.into(), SubjectTerms::default());
+        let record = keep_subject(&Subject { issuer, name, terms });
+        self.change_logins(vec![statement!(FORGET_ISSUER, NO_NAME), record]).await.map(drop)
+    }
+
     pub(in crate::store) async fn subject_logins(&self) -> Result<Vec<SubjectLogin>, Unavailable> {
         self.query(&self.lanes().pulse, statement!(LOGINS), login).await
     }
@@ -154,6 +175,13 @@ impl PostgresStore {
                     budget_text(*budget),
                     nanos(*created_at)
                 ),
+                statement!(
+                    LOG_ADDED,
+                    session.to_vec(),
+                    audit_prefix(),
+                    audit_log::ADD_TOKEN,
+                    audit_log::describe_token(token)
+                ),
             ])
             .await?;
         let row = rows.get(1).and_then(|rows| rows.first());
@@ -175,13 +203,6 @@ impl PostgresStore {
 
     pub(in crate::store) async fn remove_token(
         &self,
-                statement!(
-                    LOG_ADDED,
-                    session.to_vec(),
-                    audit_prefix(),
-                    audit_log::ADD_TOKEN,
-                    audit_log::describe_token(token)
-                ),
         session: Digest,
         name: Arc<str>,
     ) -> Result<bool, Unavailable> {
@@ -219,6 +240,11 @@ impl PostgresStore {
     }
 }
 
+/// Returns what the name of a caller begins with, if a login service vouches for it.
+fn audit_prefix() -> String {
+    Caller::Subject("".into()).to_string()
+}
+
 fn keep_subject(Subject { issuer, name, terms }: &Subject) -> Statement {
     let SubjectTerms { role, own_budget, group, may_buy, display_name } = terms;
     statement!(
@@ -240,11 +266,6 @@ fn login(row: &Row) -> Read<SubjectLogin> {
         group: column::get::<Option<&str>>(row, 9)?.map(Into::into),
         may_buy: column::get::<Option<&str>>(row, 6)?.map(Selection::parse),
         display_name: column::get::<Option<&str>>(row, 7)?.map(Into::into),
-/// Returns what the name of a caller begins with, if a login service vouches for it.
-fn audit_prefix() -> String {
-    Caller::Subject("".into()).to_string()
-}
-
     };
     let subject = Subject { issuer: column::text(row, 1)?, name: column::text(row, 2)?, terms };
     let (id, expires_at) = (column::digest(row, 0)?, column::moment(row, 3)?);

@@ -19,7 +19,7 @@ use crate::contract::money::SpendLimit;
 use crate::contract::selection::Selection;
 use crate::store::audit_log::{ADD_TOKEN, REVOKE_SUBJECT, REVOKE_TOKEN, describe_token};
 use crate::store::subject::{
-    MAX_SESSIONS_PER_SUBJECT, MAX_TOKENS_PER_SUBJECT, budget_text, read_budget,
+    MAX_SESSIONS_PER_SUBJECT, MAX_TOKENS_PER_SUBJECT, NO_NAME, budget_text, read_budget,
 };
 use crate::store::{
     Actor, Caller, Digest, Role, Subject, SubjectLogin, SubjectTerms, SubjectToken, TokenRefusal,
@@ -29,6 +29,9 @@ use crate::store::{
 const KEEP_SUBJECT: &str = "INSERT OR REPLACE INTO subjects
     (issuer, name, role, budget, group_name, may_buy, display_name, signed_in)
     VALUES (?, ?, ?, ?, ?, ?, ?, ?)";
+/// If no issuer is recorded, the users say whose they are.
+const OTHER_ISSUER: &str = "SELECT issuer FROM subjects WHERE issuer <> ?1
+    AND (name = ?2 OR NOT EXISTS (SELECT 1 FROM subjects WHERE name = ?2)) LIMIT 1";
 const TRIM_SESSIONS: &str = "DELETE FROM subject_logins
     WHERE issuer = ?1 AND subject = ?2 AND token IS NULL AND number NOT IN (
         SELECT number FROM subject_logins WHERE issuer = ?1 AND subject = ?2 AND token IS NULL
@@ -57,11 +60,11 @@ macro_rules! own_tokens {
 const HAS_SESSION: &str =
     "SELECT EXISTS (SELECT 1 FROM subject_logins WHERE id = ? AND token IS NULL)";
 const COUNT_TOKENS: &str = own_tokens!("SELECT count(*), coalesce(max(own.token = ?3), 0)", "");
+const TOKEN: &str =
+    own_tokens!("SELECT own.token || ' (' || own.prefix || ')'", "AND own.token = ?3");
 const TOKENS: &str = own_tokens!(
     "SELECT own.id, own.token, own.prefix, own.budget, own.created, own.until, own.last_used",
     "ORDER BY own.number"
-const TOKEN: &str =
-    own_tokens!("SELECT own.token || ' (' || own.prefix || ')'", "AND own.token = ?3");
 );
 const REMOVE_TOKEN: &str = concat!(
     "DELETE FROM subject_logins WHERE number IN (",
@@ -100,6 +103,30 @@ impl SqliteStore {
             bump_version(&ledger.connection)
         };
         self.run(Durability::Synced, end).await
+    }
+
+    pub(in crate::store) async fn other_issuer(
+        &self,
+        issuer: Arc<str>,
+    ) -> Result<Option<Arc<str>>, Unavailable> {
+        self.run_while_starting(Durability::Buffered, move |ledger| {
+            Ok(ledger.connection.first(OTHER_ISSUER, params![issuer, NO_NAME], |row| row.get(0))?)
+        })
+        .await
+    }
+
+    pub(in crate::store) async fn record_issuer(
+        &self,
+        issuer: Arc<str>,
+    ) -> Result<(), Unavailable> {
+        self.run_while_starting(Durability::Synced, move |ledger| {
+            let connection = &ledger.connection;
+            connection.run("DELETE FROM subjects WHERE name = ?", [NO_NAME])?;
+            let (name, terms) = (NO_NAME.into(), SubjectTerms::default());
+            let recorded = Subject { issuer: Arc::clone(&issuer), name, terms };
+            keep_subject(connection, &recorded, nanos(ledger.now()))
+        })
+        .await
     }
 
     pub(in crate::store) async fn subject_logins(&self) -> Result<Vec<SubjectLogin>, Unavailable> {
@@ -199,6 +226,23 @@ impl SqliteStore {
     }
 }
 
+/// Writes what the user with this session did to a token.
+fn write_own_act(
+    ledger: &Ledger,
+    session: Digest,
+    (act, new): (&str, Option<String>),
+    old: Option<String>,
+) -> Result<()> {
+    let connection = &ledger.connection;
+    let of_session = "SELECT subject FROM subject_logins WHERE id = ?";
+    let Some(subject) = connection.first(of_session, [session], |row| row.get(0))? else {
+        return Ok(());
+    };
+    let user = Caller::Subject(subject);
+    let by = (&Actor::from(&user), ledger.now());
+    audit_log::write(connection, by, (act, &user.name()), (old.as_deref(), new.as_deref()))
+}
+
 fn delete_expired(connection: &Connection, now: i64) -> Result<()> {
     connection.run("DELETE FROM subject_logins WHERE until <= ?", [now])?;
     Ok(())
@@ -226,23 +270,6 @@ fn token_refusal(
 
 fn keep_subject(connection: &Connection, subject: &Subject, now: i64) -> Result<()> {
     let Subject { issuer, name, terms } = subject;
-/// Writes what the user with this session did to a token.
-fn write_own_act(
-    ledger: &Ledger,
-    session: Digest,
-    (act, new): (&str, Option<String>),
-    old: Option<String>,
-) -> Result<()> {
-    let connection = &ledger.connection;
-    let of_session = "SELECT subject FROM subject_logins WHERE id = ?";
-    let Some(subject) = connection.first(of_session, [session], |row| row.get(0))? else {
-        return Ok(());
-    };
-    let user = Caller::Subject(subject);
-    let by = (&Actor::from(&user), ledger.now());
-    audit_log::write(connection, by, (act, &user.name()), (old.as_deref(), new.as_deref()))
-}
-
     let SubjectTerms { role, own_budget, group, may_buy, display_name } = terms;
     let may_buy = may_buy.as_ref().map(Selection::to_string);
     let (role, budget) = (role.name(), budget_text(*own_budget));
