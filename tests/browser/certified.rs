@@ -81,6 +81,14 @@ fn make_token(page: &Page, name: &str) -> String {
     token
 }
 
+/// Sends the browser back with a code that was used.
+fn replay(page: &Page, gate: &Gate, callback: &str) {
+    let mut tab = page.another_tab(&gate.origin);
+    tab.expect_errors(&["status of 400", "Blocked script execution"]);
+    tab.goto(callback);
+    tab.wait_for_text("The login service's code was used before or has expired.");
+}
+
 #[test]
 fn user_of_certified_service_buys_and_makes_a_token_for_a_program() {
     let secret = Some("s p/%+&:");
@@ -97,6 +105,8 @@ fn user_of_certified_service_buys_and_makes_a_token_for_a_program() {
     page.press("Enter");
     page.wait_until("document.querySelectorAll('#turns .prose').length === 1");
     assert_eq!(gate.sold(), 1);
+    let callback = format!("GET {}/bff/login/callback?", gate.origin);
+    replay(&page, &gate, &page.asked(&callback));
     page.reload();
     page.wait_for_text("Good morning");
 
@@ -129,7 +139,7 @@ fn cancelled_sign_in_of_a_public_client_can_be_tried_again() {
     let service = CertifiedService::start(None);
     let gate = service.gate(None);
     let mut page = service.open(&gate, "/");
-    page.expect_errors(&["status of 403"]);
+    page.expect_errors(&["status of 403", "Blocked script execution"]);
     sign_in(&page, "");
     page.wait_for_text("The login service did not let you in, or you cancelled.");
     // The page runs no script, so a click cannot be watched.
