@@ -50,6 +50,8 @@ mod embed;
 #[doc(hidden)]
 pub mod jobs;
 #[doc(hidden)]
+pub mod log_limit;
+#[doc(hidden)]
 pub mod media;
 #[doc(hidden)]
 pub mod metrics;

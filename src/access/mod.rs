@@ -26,7 +26,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::error;
 use zeroize::Zeroizing;
 
-use crate::clock;
+use crate::clock::{self, Instant};
 use crate::config::OidcConfig;
 use crate::metrics::Metrics;
 use crate::problem::{
@@ -302,6 +302,13 @@ impl Authenticator {
             AuthMode::Oidc(oidc) => {
                 futures_util::join!(oidc.login.run(), oidc.sessions.run());
             }
+        }
+    }
+
+    /// Logs how many lines on failed sign-ins were suppressed.
+    pub fn flush_log(&self, now: Instant) {
+        if let AuthMode::Oidc(oidc) = &self.mode {
+            oidc.login.flush_log(now);
         }
     }
 

@@ -5,6 +5,7 @@ mod agents;
 mod alerts;
 mod catalog;
 pub mod changes;
+pub mod issuer;
 pub mod ledger;
 mod ops;
 mod readiness;
@@ -107,6 +108,10 @@ pub struct SharedState {
     pub tls: Option<Tls>,
     /// The fingerprint of the secret; `None` if neither members nor agents may call.
     pub secret: Option<Digest>,
+    /// The issuer whose users call, if any.
+    pub issuer: Option<Arc<str>>,
+    /// Gives the ledger to the users of `issuer`.
+    pub new_issuer: bool,
     /// `None` unless `mcp.enabled` is set.
     pub quotes: Option<Arc<QuoteSigner>>,
     /// `None` without a ledger on disk.
@@ -260,6 +265,7 @@ impl App {
     pub fn tidy(&self) -> impl Future<Output = ()> + Send + 'static + use<> {
         let DownstreamConfig { limiter, refusal_log: refusals, .. } = &*self.downstream;
         let (limiter, refusals) = (Arc::clone(limiter), Arc::clone(refusals));
+        let access = Arc::clone(&self.shared.access);
         let (ledger, pictures) = (self.context.ledger.clone(), self.shared.pictures.clone());
         let clock_steps = Arc::clone(&self.shared.clock_steps);
         async move {
@@ -268,6 +274,7 @@ impl App {
             }
             limiter.evict_idle();
             refusals.flush(clock::now());
+            access.flush_log(clock::now());
             if !ledger.is_unusable()
                 && let Err(error) = ledger.purge_expired().await
             {

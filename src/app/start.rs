@@ -9,7 +9,7 @@ use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 use tracing::error;
 
-use super::{SharedState, ledger, sandbox, secret};
+use super::{SharedState, issuer, ledger, sandbox, secret};
 use crate::access::jwt::JwtVerifier;
 use crate::access::member_cache::MemberCache;
 use crate::access::quote::QuoteSigner;
@@ -56,8 +56,7 @@ pub async fn prepare(
     let rate_limit =
         RateLimit::new(store.clone(), settings.gateway.rate_limit, shutdown.draining.clone());
     let metrics = Arc::new(Metrics::default());
-    let needs_secret = settings.mcp.enabled || settings.access.mode.has_tokens();
-    let secret = needs_secret.then(secret).transpose()?;
+    let secret = settings.needs_secret().then(secret).transpose()?;
     let ledger = store.clone();
     let signer = |secret: &Secret| Arc::new(QuoteSigner::new(secret, move || ledger.name()));
     let quotes = secret.as_ref().filter(|_| settings.mcp.enabled).map(signer);
@@ -88,6 +87,8 @@ pub async fn prepare(
         own_addresses: own_addresses(&settings.server.addresses())?,
         tls: settings.server.tls.as_ref().map(tls).transpose()?,
         secret: fingerprint,
+        issuer: settings.users_issuer().map(Arc::from),
+        new_issuer: false,
         quotes,
         pictures: settings.store.path().map(|path| Arc::new(Pictures::beside(path))),
     };
@@ -124,16 +125,26 @@ pub async fn open(shared: &SharedState, mut opening: Option<Opening>) -> io::Res
     }
     shared.webhooks.subscribe().await;
     shared.rate_limit.restore().await;
-    if let Some(fingerprint) = shared.secret
-        && let Err(error) = secret::record(&shared.store, fingerprint).await
-    {
+    if let Err(error) = bind(shared).await {
         // Other servers would take this one for alive until its lease ends.
         shared.store.close();
-        return Err(io::Error::other(error));
+        return Err(error);
     }
     shared.access.refresh().await;
     if let Some(opening) = opening {
         opening.serve();
+    }
+    Ok(())
+}
+
+/// Records what the ledger's tokens and callers depend on. Refuses settings that do not fit them.
+async fn bind(shared: &SharedState) -> io::Result<()> {
+    if let Some(fingerprint) = shared.secret {
+        secret::record(&shared.store, fingerprint).await.map_err(io::Error::other)?;
+    }
+    if let Some(issuer) = &shared.issuer {
+        let bound = issuer::bind(&shared.store, issuer, shared.new_issuer).await;
+        bound.map_err(io::Error::other)?;
     }
     Ok(())
 }

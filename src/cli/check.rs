@@ -31,6 +31,7 @@ pub(super) async fn check(
         writeln!(err, "warning: {warning}")?;
     }
     let members = count_members(settings).await?;
+    check_issuer(settings).await?;
     check_ledger(settings).await?;
     let server = &settings.server;
     let (asked, asked_per_address) = (server.max_connections, server.max_connections_per_address);
@@ -122,10 +123,10 @@ struct CheckReport {
     online: Option<OnlineReport>,
 }
 
-/// Returns the number of members, or the reason why `serve` would reject the secret. It creates and
-/// records nothing.
+/// Returns the number of members if the secret is used, or the reason why `serve` would reject it. It
+/// creates and records nothing.
 async fn count_members(settings: &Settings) -> Result<Option<MemberCount>, CommandError> {
-    let path = settings.store.path().filter(|_| settings.access.mode == AccessMode::Members);
+    let path = settings.store.path().filter(|_| settings.needs_secret());
     let Some(path) = path else { return Ok(None) };
     let secret = Store::needs_token_secret(path).then(|| secret(settings)).transpose();
     let secret = secret.map_err(|error| CommandError::usage(error.to_string()))?;
@@ -139,6 +140,16 @@ async fn count_members(settings: &Settings) -> Result<Option<MemberCount>, Comma
         return Err(CommandError::usage(SecretError::Mismatch.to_string()));
     }
     Ok(ledger.members().await.ok().map(|members| MemberCount::of(&members)))
+}
+
+/// Returns an error if `serve` would refuse the issuer.
+async fn check_issuer(settings: &Settings) -> Result<(), CommandError> {
+    let (Some(path), Some(issuer)) = (settings.store.path(), settings.users_issuer()) else {
+        return Ok(());
+    };
+    let Ok(ledger) = Store::open_read_only(path, Arc::new(clock::wall)) else { return Ok(()) };
+    let checked = app::issuer::check(&ledger, issuer).await;
+    checked.map_err(|error| CommandError::usage(error.to_string()))
 }
 
 async fn check_ledger(settings: &Settings) -> Result<(), String> {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use clap::{Args, Subcommand};
 
-use super::terms::{budget, budget_text, merge_budgets};
+use super::terms::{budget, budget_text, limit_change, merge_budgets};
 use super::{CommandError, Exit, OutputFormat, audit, ledger, print_json};
 use crate::config::{AccessMode, Settings, StoreConfig};
 use crate::contract::member::parse_name;
@@ -104,9 +104,9 @@ async fn plan(
             let groups = ledger.groups().await?;
             let before = groups.iter().find(|group| group.name == *name);
             let before = before.ok_or_else(|| group_error(name, GroupError::NotFound))?;
-            let base = if update.no_budget { SpendLimit::NONE } else { before.budget };
-            let budget = budget.or(base);
-            (GroupChange::Update(budget), format!("updated {name}: {}", budget_text(budget)))
+            let change = limit_change(update.no_budget, budget);
+            let after = budget_text(change.apply(before.budget));
+            (GroupChange::Update(change), format!("updated {name}: {after}"))
         }
         GroupCommand::Remove { .. } => (GroupChange::Remove, format!("removed {name}")),
         GroupCommand::Add { .. } | GroupCommand::List { .. } => {

@@ -7,7 +7,7 @@ use clap::builder::PossibleValue;
 use clap::{Args, Subcommand, ValueEnum};
 
 use super::group::group_error;
-use super::terms::{budget, budget_text, merge_budgets};
+use super::terms::{budget, budget_text, limit_change, merge_budgets};
 use super::{CommandError, Exit, OutputFormat, audit, ledger, member_list, subject, usage};
 use crate::access::SecretError;
 use crate::access::token::{self, MemberToken, Secret};
@@ -344,19 +344,18 @@ fn plan(
         }
         MemberCommand::Update { update, .. } => {
             let before = found?;
-            let base = if update.no_budget { SpendLimit::default() } else { before.own_budget };
-            let budget = budget.or(base);
+            let change = limit_change(update.no_budget, budget);
             let role = update.role.unwrap_or(before.role).name();
             let may_buy = command.may_buy();
             let rule = rule_text(may_buy.as_ref().unwrap_or(&before.may_buy).as_ref());
             let group = command.group();
             let group_text = group_text(group.as_ref().unwrap_or(&before.group).as_deref());
-            let budget_text = budget_text(budget);
+            let budget_text = budget_text(change.apply(before.own_budget));
             let extra = extra_text(update);
             let message =
                 format!("updated {name}: role {role}{group_text}, {budget_text}{extra}{rule}");
-            let own_budget = (budget != before.own_budget).then_some(budget);
-            (MemberChange::Update { role: update.role, own_budget, group, may_buy }, message)
+            let role = update.role;
+            (MemberChange::Update { role, budget: change, group, may_buy }, message)
         }
         MemberCommand::Revoke { .. } => {
             let message = format!("revoked {name}: the token and its sessions are invalid");

@@ -46,7 +46,7 @@ use group::GroupCommand;
 use member::MemberCommand;
 pub use process::runtime;
 pub use purchase::PurchaseCommand;
-pub use serve::serve;
+pub use serve::{Adopt, serve};
 pub use settings::{Loaded, load_from};
 #[cfg(feature = "postgres")]
 pub use store::StoreCommand;
@@ -74,9 +74,8 @@ pub struct Cli {
 pub enum Command {
     /// Run the proxy (the default)
     Serve {
-        /// Bind the ledger to the account of the current gateway key
-        #[arg(long)]
-        new_account: bool,
+        #[command(flatten)]
+        adopt: Adopt,
     },
     /// Validate settings and keys; report every error and its location
     Check {
@@ -281,7 +280,7 @@ impl Cli {
                            for applications that embed tollgate and name their users";
                 Err(CommandError::usage(why))
             }
-            Command::Serve { new_account } => serve(loaded, self.config, new_account, out).await,
+            Command::Serve { adopt } => serve(loaded, self.config, adopt, out).await,
             Command::Check { online, format, .. } => {
                 check::check(&loaded, (online, format), out, err).await
             }
@@ -329,7 +328,7 @@ impl Cli {
     }
 
     pub fn command(&self) -> Command {
-        self.command.clone().unwrap_or(Command::Serve { new_account: false })
+        self.command.clone().unwrap_or(Command::Serve { adopt: Adopt::default() })
     }
 }
 

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
+use clap::Args;
 use tokio::runtime::Handle;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{Semaphore, oneshot};
@@ -22,6 +23,7 @@ use super::reload::reload;
 use super::sockets::Sockets;
 use super::{CommandError, Exit, Loaded, log, notify, process, runtime};
 use crate::access::SecretError;
+use crate::app::issuer::OtherIssuer;
 use crate::app::secret::secret;
 use crate::app::{self, App, CLOSE_TIMEOUT, FLUSH_TIMEOUT, Shutdown, TIDY_INTERVAL};
 use crate::config::{Settings, Target};
@@ -32,11 +34,22 @@ use crate::routes::ops::Ops;
 use crate::server::{self, ConnectionSettings, Listener};
 use crate::store::Opening;
 
-/// Runs the proxy until SIGTERM or SIGINT. `new_account` binds the ledger to the gateway's account.
+/// Gives the ledger to the gateway's account, or to the users of the login service.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Args)]
+pub struct Adopt {
+    /// Bind the ledger to the account of the current gateway key
+    #[arg(long)]
+    new_account: bool,
+    /// Keep the ledger's users although `issuer` has changed: they are the same people
+    #[arg(long)]
+    new_issuer: bool,
+}
+
+/// Runs the proxy until SIGTERM or SIGINT.
 pub async fn serve(
     Loaded { mut settings, file, warnings }: Loaded,
     config_path: Option<PathBuf>,
-    new_account: bool,
+    adopt: Adopt,
     out: &mut impl Write,
 ) -> Result<Exit, CommandError> {
     // Registered first: once there is a listener, a signal must shut down gracefully.
@@ -61,7 +74,8 @@ pub async fn serve(
     drop(waiting);
     let (mut shared, opening) = prepared.map_err(start_error)?;
     shared.own_addresses = app::own_addresses(&sockets.addresses())?;
-    if new_account {
+    shared.new_issuer = adopt.new_issuer;
+    if adopt.new_account {
         shared.binding.adopt_next_account();
         shared.rate_limit.forget_limit();
     }
@@ -136,7 +150,7 @@ async fn stop(cores: Vec<Core>, drain: Duration, shutdown: &Shutdown, in_flight:
 }
 
 fn start_error(error: io::Error) -> CommandError {
-    if error.get_ref().is_some_and(|error| error.is::<SecretError>()) {
+    if error.get_ref().is_some_and(|it| it.is::<SecretError>() || it.is::<OtherIssuer>()) {
         return CommandError::usage(error.to_string());
     }
     error.into()

@@ -2,7 +2,7 @@
 
 use super::CommandError;
 use super::check::limit;
-use crate::contract::member;
+use crate::contract::member::{self, LimitChange};
 use crate::store::{Period, SpendLimit};
 
 pub(super) fn budget(text: &str) -> Result<SpendLimit, String> {
@@ -23,6 +23,12 @@ pub(super) fn merge_budgets(budgets: &[SpendLimit]) -> Result<SpendLimit, Comman
         }
         Ok(one.or(budget))
     })
+}
+
+/// Returns the change that sets these limits, and removes the others on request.
+pub(super) fn limit_change(removes_others: bool, limits: SpendLimit) -> LimitChange {
+    let base = if removes_others { LimitChange::REMOVE_ALL } else { LimitChange::default() };
+    base.set(limits)
 }
 
 pub(super) fn budget_text(budget: SpendLimit) -> String {

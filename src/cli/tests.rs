@@ -63,7 +63,7 @@ fn folder(files: &[(&str, &str)]) -> tempfile::TempDir {
 #[test]
 fn serve_is_the_default_command() {
     let (cli, ..) = read(&[]);
-    assert_eq!(cli.map(|cli| cli.command()), Ok(Command::Serve { new_account: false }));
+    assert_eq!(cli.map(|cli| cli.command()), Ok(Command::Serve { adopt: Adopt::default() }));
     let (cli, ..) = read(&["--config", "a.toml", "check", "--online"]);
     let cli = cli.expect("valid settings");
     assert_eq!(cli.config.as_deref(), Some(Path::new("a.toml")));

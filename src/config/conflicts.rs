@@ -92,8 +92,7 @@ fn picture_rows(settings: &Settings, raw: &RawSettings) -> [Conflict; 3] {
 /// Returns what each server has for itself, and a shared ledger cannot use.
 fn shared_ledger_rows(settings: &Settings, is_sandbox: bool) -> [Conflict; 2] {
     let is_shared = matches!(settings.store, StoreConfig::Postgres(_));
-    // They depend on the secret: tokens, cookies, and agents' quotes.
-    let needs_secret = settings.access.mode.has_tokens() || settings.mcp.enabled;
+    let needs_secret = settings.needs_secret();
     [
         (
             is_shared && is_sandbox,

@@ -442,6 +442,20 @@ impl Settings {
         self.admin_listen.address().unwrap_or(DEFAULT_OPS)
     }
 
+    /// Returns whether tokens, cookies or agents' quotes depend on the secret.
+    pub const fn needs_secret(&self) -> bool {
+        self.access.mode.has_tokens() || self.mcp.enabled
+    }
+
+    /// Returns the issuer whose users call, in the modes `jwt` and `oidc`.
+    pub fn users_issuer(&self) -> Option<&str> {
+        match &self.access.mode {
+            AccessMode::Jwt(jwt) => Some(&jwt.token.issuer),
+            AccessMode::Oidc(oidc) => Some(&oidc.token.issuer),
+            AccessMode::Open | AccessMode::Members | AccessMode::Host => None,
+        }
+    }
+
     /// Returns the issuer of callers' tokens if they come from the web app's own login.
     pub fn issuer(&self) -> Option<&str> {
         if let AccessMode::Jwt(jwt) = &self.access.mode { Some(&jwt.token.issuer) } else { None }

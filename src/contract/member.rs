@@ -83,6 +83,16 @@ pub struct LimitChange(pub [Option<Option<Usd>>; 4]);
 impl LimitChange {
     pub const REMOVE_ALL: Self = Self([Some(None); 4]);
 
+    /// Returns this change, and then sets the limits that `limits` has.
+    #[must_use]
+    pub fn set(self, limits: SpendLimit) -> Self {
+        let mut changes = self.0;
+        for (change, period) in changes.iter_mut().zip(Period::ALL) {
+            *change = limits.get(period).map(Some).or(*change);
+        }
+        Self(changes)
+    }
+
     /// Returns the limits after the change.
     pub fn apply(self, before: SpendLimit) -> SpendLimit {
         let change = |limit: SpendLimit, (period, change): (Period, Option<Option<Usd>>)| {
@@ -106,6 +116,9 @@ mod tests {
         assert_eq!(change.apply(before), after);
         assert_eq!(LimitChange::default().apply(before), before);
         assert_eq!(LimitChange::REMOVE_ALL.apply(before), SpendLimit::NONE);
+        let week = SpendLimit::of(Period::Week, two);
+        assert_eq!(LimitChange::REMOVE_ALL.set(week).apply(before), week);
+        assert_eq!(LimitChange::default().set(week).apply(before), week.or(before));
     }
 
     #[test]

@@ -6,8 +6,7 @@
 use std::net::IpAddr;
 use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
-use std::time::Duration;
+use std::sync::{Arc, OnceLock};
 
 use futures_util::FutureExt;
 use http::Request;
@@ -20,14 +19,14 @@ use super::source::Source;
 use super::trace::TraceContext;
 use super::{DownstreamConfig, RequestId, X_REQUEST_ID, rate};
 use crate::clock::{self, Instant};
+use crate::log_limit::LogLimit;
 use crate::metrics::Metrics;
 use crate::problem::{
-    BUDGET_EXHAUSTED, INTERNAL, INVALID_CREDENTIALS, LEDGER_UNAVAILABLE, MISDIRECTED_REQUEST,
-    ORIGIN_NOT_ALLOWED, Problem,
+    BUDGET_EXHAUSTED, INTERNAL, INVALID_CREDENTIALS, LEDGER_UNAVAILABLE, LOGIN_UNAVAILABLE,
+    MISDIRECTED_REQUEST, ORIGIN_NOT_ALLOWED, Problem,
 };
 use crate::response::{self, HandlerResult, Response, SERVER_TIMING};
 use crate::store::Caller;
-use crate::sync::lock;
 
 pub struct RequestScope {
     pub id: RequestId,
@@ -117,8 +116,7 @@ impl RequestScope {
         match (status, problem) {
             // The ledger logs its failure once: more lines would fill a disk that is already full.
             (424 | 500..=599, Some(problem)) if *problem.kind() == LEDGER_UNAVAILABLE => {}
-            // It failed before the caller was counted, for example during authentication.
-            (424 | 500..=599, _) if !response.headers().contains_key(rate::RATELIMIT_POLICY) => {
+            (424 | 500..=599, _) if is_anonymous(&response) => {
                 if config.refusal_log.is_due("failed", self.route_label().as_bytes()) {
                     warn!(status, code, "request failed");
                 }
@@ -153,50 +151,38 @@ impl RequestScope {
     }
 }
 
-const PERIOD: Duration = Duration::from_secs(60);
-/// For requests that need no credentials: a line for each would let anyone fill the disk.
-const UNLISTED: LineLimits = LineLimits { total: 10, same: 1 };
-/// For refusals of paid requests, and for invalid credentials, by code and address.
-const REFUSED: LineLimits = LineLimits { total: 100, same: 10 };
-
-/// The most lines in a [`PERIOD`].
-#[derive(Clone, Copy, Debug)]
-struct LineLimits {
-    total: usize,
-    same: usize,
+/// Returns whether the request failed before its caller was counted, for example during
+/// authentication, or has no caller yet, like a sign-in.
+fn is_anonymous(response: &Response) -> bool {
+    let is_sign_in =
+        response.extensions().get().is_some_and(|it: &Problem| *it.kind() == LOGIN_UNAVAILABLE);
+    is_sign_in || !response.headers().contains_key(rate::RATELIMIT_POLICY)
 }
 
 /// Counts refusals by code, and bounds their log lines.
-#[derive(Default)]
 pub struct RefusalLog {
     metrics: Arc<Metrics>,
-    unlisted: Mutex<LogPeriod>,
-    refused: Mutex<LogPeriod>,
-}
-
-#[derive(Debug, Default)]
-struct LogPeriod {
-    started: Option<Instant>,
-    logged: Vec<(&'static str, Box<[u8]>)>,
-    suppressed: u64,
+    /// For requests that need no credentials: a line for each would let anyone fill the disk.
+    unlisted: LogLimit,
+    /// For refusals of paid requests, and for invalid credentials, by code and address.
+    refused: LogLimit,
 }
 
 impl RefusalLog {
     pub fn new(metrics: Arc<Metrics>) -> Self {
-        Self { metrics, ..Self::default() }
+        Self { metrics, unlisted: LogLimit::new(10, 1), refused: LogLimit::new(100, 10) }
     }
 
     /// Logs the number of suppressed lines once their minute is over.
     pub fn flush(&self, now: Instant) {
-        let periods = [&self.unlisted, &self.refused];
-        let suppressed = periods.map(|period| lock(period).take_suppressed(now));
-        log_suppressed(suppressed.iter().sum());
+        self.unlisted.flush(now);
+        self.refused.flush(now);
     }
 
     /// Whether to log a refused value: not if it was logged within this minute, or if the minute's
     /// lines are used up.
     pub(super) fn is_due(&self, kind: &'static str, value: &[u8]) -> bool {
-        admit(&self.unlisted, UNLISTED, (kind, value))
+        self.unlisted.is_due(kind, value)
     }
 
     fn count(&self, problem: &Problem) {
@@ -223,48 +209,13 @@ impl RefusalLog {
         let address = client.map(ToString::to_string);
         let kind = problem.kind();
         let same = address.as_deref().unwrap_or_default();
-        if admit(&self.refused, REFUSED, (kind.code, same.as_bytes())) {
+        if self.refused.is_due(kind.code, same.as_bytes()) {
             let (status, code, model) = (kind.status.as_u16(), kind.code, problem.model());
             let error = problem.errors().first().map(|error| error.code);
             // Other details may repeat what the caller sent.
             let detail = problem.detail_text().filter(|_| *kind == BUDGET_EXHAUSTED);
             info!(status, code, error, model, address, detail, "request refused");
         }
-    }
-}
-
-fn admit(
-    period: &Mutex<LogPeriod>,
-    limits: LineLimits,
-    (kind, value): (&'static str, &[u8]),
-) -> bool {
-    let now = clock::now();
-    let mut minute = lock(period);
-    let rest = minute.take_suppressed(now);
-    minute.started.get_or_insert(now);
-    let same = minute.logged.iter().filter(|(of, logged)| *of == kind && **logged == *value);
-    let is_due = minute.logged.len() < limits.total && same.count() < limits.same;
-    if is_due {
-        minute.logged.push((kind, value.into()));
-    } else {
-        minute.suppressed = minute.suppressed.saturating_add(1);
-    }
-    drop(minute);
-    log_suppressed(rest);
-    is_due
-}
-
-impl LogPeriod {
-    fn take_suppressed(&mut self, now: Instant) -> u64 {
-        let is_over =
-            self.started.is_some_and(|began| now.saturating_duration_since(began) >= PERIOD);
-        if is_over { std::mem::take(self).suppressed } else { 0 }
-    }
-}
-
-fn log_suppressed(count: u64) {
-    if count > 0 {
-        info!(count, "refusal log lines suppressed");
     }
 }
 
@@ -296,30 +247,5 @@ mod tests {
             let response = scope.catch_panic(handling).await;
             assert_eq!(response.status(), StatusCode::INTERNAL_SERVER_ERROR);
         }
-    }
-
-    fn value(number: usize) -> String {
-        format!("{number}.example")
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn refusal_log_writes_ten_lines_a_minute_and_counts_the_rest() {
-        let (refusals, begin) = (RefusalLog::default(), clock::now());
-        let logged = |kind, numbers: std::ops::Range<usize>| {
-            let is_due = |n: &usize| refusals.is_due(kind, value(*n).as_bytes());
-            numbers.filter(is_due).count()
-        };
-        assert_eq!(logged("host", 0..1), 1);
-        assert_eq!(logged("host", 0..1), 0, "it was logged before");
-        assert_eq!(logged("origin", 0..4), 4, "another kind of value");
-        assert_eq!(logged("origin", 0..4), 0, "the same value");
-        assert_eq!(logged("host", 0..1_000), 5, "ten in all");
-        tokio::time::advance(PERIOD - Duration::from_millis(1)).await;
-        assert_eq!(logged("host", 2_000..2_100), 0);
-        tokio::time::advance(Duration::from_millis(1)).await;
-        assert_eq!(lock(&refusals.unlisted).suppressed, 1 + 4 + 995 + 100);
-        assert_eq!(lock(&refusals.unlisted).take_suppressed(begin + PERIOD), 1_100);
-        assert_eq!(logged("host", 0..100), UNLISTED.total);
-        assert!(!refusals.is_due("host", b""));
     }
 }

@@ -21,10 +21,7 @@ impl People {
         name: &str,
         budget: LimitChange,
     ) -> Result<(), Problem> {
-        let groups = self.store.groups().await.map_err(unavailable)?;
-        let before = groups.iter().find(|group| *group.name == *name);
-        let before = before.ok_or_else(|| not_found(name))?.budget;
-        self.change_group(by, name, GroupChange::Update(budget.apply(before))).await
+        self.change_group(by, name, GroupChange::Update(budget)).await
     }
 
     pub async fn remove_group(&self, by: &Caller, name: &str) -> Result<(), Problem> {

@@ -41,12 +41,8 @@ impl People {
         name: &str,
         terms: MemberTerms,
     ) -> Result<(), Problem> {
-        let members = self.store.members().await.map_err(unavailable)?;
-        let before = members.iter().find(|member| *member.name == *name);
-        let before = before.ok_or_else(|| not_found(name))?.own_budget;
         let MemberTerms { role, budget, group, may_buy } = terms;
-        let own_budget = Some(budget.apply(before)).filter(|budget| *budget != before);
-        let change = MemberChange::Update { role, own_budget, group, may_buy };
+        let change = MemberChange::Update { role, budget, group, may_buy };
         self.change_member(by, name, change, None).await
     }
 

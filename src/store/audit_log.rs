@@ -5,8 +5,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Caller, Extra, Member, MemberChange, Selection, SpendLimit};
+use super::{Caller, Extra, Member, MemberChange, Selection, SpendLimit, SubjectToken};
 use crate::clock::iso8601;
+use crate::contract::member::LimitChange;
 use crate::contract::money::Usd;
 
 /// Who changes something, as the audit log names it.
@@ -66,6 +67,9 @@ pub struct AuditQuery {
 pub(super) const ADD_MEMBER: &str = "member.add";
 pub(super) const REVOKE_MEMBER: &str = "member.revoke";
 pub(super) const REVOKE_SUBJECT: &str = "subject.revoke";
+/// A user made, or revoked, a token for programs.
+pub(super) const ADD_TOKEN: &str = "token.add";
+pub(super) const REVOKE_TOKEN: &str = "token.revoke";
 /// A limit was raised for a time; without a value, all that raised it was ended.
 pub(super) const RAISE_MEMBER: &str = "member.extra";
 pub(super) const ADD_GROUP: &str = "group.add";
@@ -113,21 +117,31 @@ impl MemberField {
     }
 }
 
+/// What a change sets a field to.
+pub(super) enum NewValue {
+    Text(Option<String>),
+    /// The value depends on the one before.
+    Budget(LimitChange),
+}
+
 /// Returns the fields that a change sets, and their new values.
-pub(super) fn changed_fields(change: &MemberChange) -> Vec<(MemberField, Option<String>)> {
+pub(super) fn changed_fields(change: &MemberChange) -> Vec<(MemberField, NewValue)> {
+    use NewValue::{Budget, Text};
     match change {
         MemberChange::Add(_)
         | MemberChange::Revoke
         | MemberChange::Extra(_)
         | MemberChange::EndExtras => Vec::new(),
-        MemberChange::Rotate(_, prefix) => vec![(MemberField::Token, Some(prefix.to_string()))],
-        MemberChange::Update { role, own_budget, group, may_buy } => {
-            let role = role.map(|role| (MemberField::Role, Some(role.name().to_owned())));
-            let budget = own_budget.map(|limit| (MemberField::Budget, budget_text(limit)));
+        MemberChange::Rotate(_, prefix) => {
+            vec![(MemberField::Token, Text(Some(prefix.to_string())))]
+        }
+        MemberChange::Update { role, budget, group, may_buy } => {
+            let role = role.map(|role| (MemberField::Role, Text(Some(role.name().to_owned()))));
             let group = group.as_ref().map(|group| group.as_deref().map(str::to_owned));
-            let group = group.map(|group| (MemberField::Group, group));
+            let group = group.map(|group| (MemberField::Group, Text(group)));
             let rule = may_buy.as_ref().map(|rule| rule.as_ref().map(Selection::to_string));
-            let rule = rule.map(|rule| (MemberField::MayBuy, rule));
+            let rule = rule.map(|rule| (MemberField::MayBuy, Text(rule)));
+            let budget = [(MemberField::Budget, Budget(*budget))];
             role.into_iter().chain(budget).chain(group).chain(rule).collect()
         }
     }
@@ -138,6 +152,14 @@ pub(super) fn describe(member: &Member) -> String {
     let word = |field: MemberField| field.act().trim_start_matches("member.").replace('_', " ");
     let text = |field: MemberField| Some(format!("{} {}", word(field), field.text(member)?));
     MemberField::DESCRIBED.into_iter().filter_map(text).collect::<Vec<_>>().join(", ")
+}
+
+/// Describes a user's token, such as `laptop (tg_abc123), until 2026-12-01T00:00:00.000Z, budget
+/// 5.00/day`.
+pub(super) fn describe_token(token: &SubjectToken) -> String {
+    let SubjectToken { name, prefix, budget, expires_at, .. } = token;
+    let budget = budget_text(*budget).map(|text| format!(", budget {text}"));
+    format!("{name} ({prefix}), until {}{}", iso8601(*expires_at), budget.unwrap_or_default())
 }
 
 /// Formats an extra such as `2.50 until 2026-12-01T00:00:00.000Z`.

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::Unavailable;
 use crate::clock::Date;
+use crate::contract::member::LimitChange;
 use crate::contract::money::{Period, SpendLimit, Thresholds, Usd};
 
 /// What may be spent per period, and from the balance. The ledger itself keeps the limits of groups,
@@ -154,8 +155,7 @@ pub struct Group {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GroupChange {
     Add(SpendLimit),
-    /// Replaces the whole budget.
-    Update(SpendLimit),
+    Update(LimitChange),
     Remove,
 }
 

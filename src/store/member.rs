@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use super::{Clock, Digest, Extra, Unavailable};
-use crate::contract::member::Role;
+use crate::contract::member::{LimitChange, Role};
 use crate::contract::money::SpendLimit;
 use crate::contract::selection::Selection;
 use crate::sync::lock;
@@ -150,7 +150,7 @@ pub enum MemberChange {
     /// Changes what is given.
     Update {
         role: Option<Role>,
-        own_budget: Option<SpendLimit>,
+        budget: LimitChange,
         group: Option<Option<Arc<str>>>,
         may_buy: Option<Option<Selection>>,
     },

@@ -29,7 +29,7 @@ mod subject;
 pub mod transfer;
 mod verbs;
 
-pub use crate::contract::member::{Role, is_member_name};
+pub use crate::contract::member::{LimitChange, Role, is_member_name};
 pub use crate::contract::money::{Period, SpendLimit, Thresholds};
 pub use crate::contract::selection::Selection;
 pub use audit_log::{Actor, AuditEntry, AuditQuery};

@@ -7,6 +7,9 @@ use super::{Digest, Role};
 use crate::contract::money::SpendLimit;
 use crate::contract::selection::Selection;
 
+/// No user has this name: its row stands for the issuer whose users call.
+pub(super) const NO_NAME: &str = "";
+
 /// What a login service said about a user at the last sign-in.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SubjectTerms {

@@ -273,6 +273,12 @@ impl Store {
 
         sign_out(id: Digest) -> (), other("sign_out");
 
+        /// Returns the issuer of the ledger's users, if it is another one.
+        other_issuer(issuer: Arc<str>) -> Option<Arc<str>>, other("other_issuer");
+
+        /// Records the issuer of the ledger's users. An earlier one is forgotten.
+        record_issuer(issuer: Arc<str>) -> (), other("record_issuer");
+
         /// Returns the sessions and tokens that have not expired.
         subject_logins() -> Vec<SubjectLogin>, other("subject_logins");
 

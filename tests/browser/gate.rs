@@ -4,6 +4,7 @@ use std::thread;
 
 use tempfile::TempDir;
 
+use crate::support::client::{Answer, Client};
 use crate::support::process::run;
 use crate::support::server::exchange;
 use crate::support::{Server, certificate};
@@ -63,6 +64,14 @@ impl Gate {
         let ran = run(self.folder.path(), &arguments, &[SETTINGS, MEMBERS].concat());
         assert_eq!(ran.code, Some(0), "{words:?}: {}", ran.stderr);
         ran.stdout.trim().to_owned()
+    }
+
+    /// Sends a program's request with this token.
+    pub(crate) fn ask(&self, (method, target): (&str, &str), token: &str, body: &str) -> Answer {
+        let bearer = format!("Bearer {token}");
+        let mut client = Client::connect(self.server.address, &Default::default());
+        client.send(method, target, &[("Authorization", &bearer)], body);
+        client.answer()
     }
 
     /// How many purchases were charged so far, as its own figures say.

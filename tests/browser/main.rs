@@ -2,6 +2,7 @@
 #![cfg(test)]
 
 mod appearance;
+mod certified;
 mod chat;
 mod chromium;
 mod clips;

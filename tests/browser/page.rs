@@ -117,6 +117,14 @@ impl Page {
         lock(&self.record).asked.iter().filter(|asked| asked.starts_with(request)).count()
     }
 
+    /// The address of the one request so far that begins like this, such as `GET http://127.0.0.1:1234/path?`.
+    pub(crate) fn asked(&self, request: &str) -> String {
+        let asked = &lock(&self.record).asked;
+        let found: Vec<_> = asked.iter().filter(|one| one.starts_with(request)).collect();
+        let [one] = found[..] else { panic!("{request}: {found:?}") };
+        one.split_once(' ').expect("a method").1.to_owned()
+    }
+
     /// Closes the tab, as its cross does.
     pub(crate) fn close(mut self) {
         let faults = self.take_faults();

@@ -79,6 +79,19 @@ fn token_buys_for_its_user_until_it_is_revoked() {
         let refused = me(&gate, &token);
         assert_eq!((refused.status, &*refused.code()), (401, "invalid_credentials"));
         assert_eq!(browser.ask(&gate, "DELETE", "/bff/tokens/my%20laptop").status, 404);
+
+        let mut admin = Browser::default();
+        assert_eq!(service.sign_in_as(&gate, &mut admin, "root", "admin").status, 303);
+        let log = admin.ask(&gate, "GET", "/bff/admin/audit");
+        assert!(!log.text().contains(&token[9..]), "{}", log.text());
+        let log = log.json()["entries"].as_array().unwrap().clone();
+        let acts: Vec<_> = log.iter().map(|it| [&it["by"], &it["of"], &it["act"]]).collect();
+        let of_ada = |act: &str| [json!("subject:ada"), json!("subject:ada"), json!(act)];
+        assert_eq!(acts, [&of_ada("token.revoke"), &of_ada("token.add")].map(|all| all.each_ref()));
+        let shown = format!("my laptop ({})", &token[..9]);
+        assert_eq!((&log[0]["old"], &log[0]["new"]), (&json!(shown), &Value::Null));
+        let made = log[1]["new"].as_str().unwrap();
+        assert!(made.starts_with(&format!("{shown}, until 20")), "{made}");
     }
 }
 

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use tollgate::contract::money::Usd;
 use tollgate::store::{
-    Actor, AuditEntry, AuditQuery, Caller, Extra, GroupChange, Member, MemberChange, MemberError,
-    Period, Role, Selection, SpendLimit, Store,
+    Actor, AuditEntry, AuditQuery, Caller, Extra, GroupChange, LimitChange, Member, MemberChange,
+    MemberError, Period, Role, Selection, SpendLimit, Store,
 };
 
 use crate::fixture::*;
@@ -40,7 +40,9 @@ fn update(
     may_buy: Option<Option<&str>>,
 ) -> MemberChange {
     let may_buy = may_buy.map(|names| names.map(Selection::parse));
-    MemberChange::Update { role, own_budget, group: None, may_buy }
+    let budget =
+        own_budget.map_or(LimitChange::default(), |limit| LimitChange::REMOVE_ALL.set(limit));
+    MemberChange::Update { role, budget, group: None, may_buy }
 }
 
 async fn each_act_writes_who_what_of_whom_old_and_new(fixture: Fixture) {
@@ -90,7 +92,8 @@ async fn each_act_writes_who_what_of_whom_old_and_new(fixture: Fixture) {
 
 async fn each_act_on_a_group_is_written(fixture: Fixture) {
     let (five, root) = (SpendLimit::of(Period::Day, Usd::dollars(5)), operator());
-    let (add, update) = (GroupChange::Add(five), GroupChange::Update);
+    let add = GroupChange::Add(five);
+    let update = |limit| GroupChange::Update(LimitChange::REMOVE_ALL.set(limit));
     let change = async |name: &str, change| {
         bounded(fixture.store.change_group(&root, name.into(), change)).await
     };
@@ -104,8 +107,12 @@ async fn each_act_on_a_group_is_written(fixture: Fixture) {
         Member { group: Some("design".into()), own_budget: SpendLimit::NONE, ..member("ann") };
     fixture.act(&root, "ann", MemberChange::Add(ann)).await;
     assert!(change("design", GroupChange::Remove).await.is_err(), "it has a member");
-    let leave =
-        MemberChange::Update { role: None, own_budget: None, group: Some(None), may_buy: None };
+    let leave = MemberChange::Update {
+        role: None,
+        budget: LimitChange::default(),
+        group: Some(None),
+        may_buy: None,
+    };
     fixture.act(&root, "ann", leave).await;
     change("design", GroupChange::Remove).await.unwrap();
     let acts = [

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use futures_util::future::join_all;
 use tollgate::contract::money::Usd;
 use tollgate::store::{
-    BudgetScope, Group, GroupChange, GroupError, Member, MemberChange, MemberError, Period,
-    Reservation, ReserveError, ScopeKind, Settlement, SpendLimit,
+    BudgetScope, Group, GroupChange, GroupError, LimitChange, Member, MemberChange, MemberError,
+    Period, Reservation, ReserveError, ScopeKind, Settlement, SpendLimit,
 };
 
 use crate::fixture::*;
@@ -40,7 +40,7 @@ fn grouped(name: &str, group: Option<&str>) -> Member {
 
 fn moved(group: Option<&str>) -> MemberChange {
     let group = Some(group.map(Arc::from));
-    MemberChange::Update { role: None, own_budget: None, group, may_buy: None }
+    MemberChange::Update { role: None, budget: LimitChange::default(), group, may_buy: None }
 }
 
 fn of(group: &str, caller: &str, price: Usd) -> Reservation {
@@ -66,13 +66,16 @@ async fn groups_are_added_changed_and_removed_by_name(fixture: Fixture) {
 
     let taken = fixture.change_group("sales", GroupChange::Add(FIVE)).await;
     assert!(matches!(taken, Err(GroupError::NameTaken)));
-    for change in [GroupChange::Update(FIVE), GroupChange::Remove] {
+    for change in [GroupChange::Update(LimitChange::REMOVE_ALL.set(FIVE)), GroupChange::Remove] {
         let missing = fixture.change_group("legal", change).await;
         assert!(matches!(missing, Err(GroupError::NotFound)), "{change:?}");
     }
     assert_eq!(fixture.groups().await, expected);
 
-    fixture.change_group("sales", GroupChange::Update(FIVE)).await.unwrap();
+    fixture
+        .change_group("sales", GroupChange::Update(LimitChange::REMOVE_ALL.set(FIVE)))
+        .await
+        .unwrap();
     fixture.change_group("design", GroupChange::Remove).await.unwrap();
     assert_eq!(fixture.groups().await, [group("sales", FIVE, 0)]);
     fixture.add_group("design", FIVE).await;
@@ -142,7 +145,10 @@ async fn changed_budget_of_a_group_applies_to_its_next_purchase(fixture: Fixture
     assert_eq!((refused.scope, refused.period), (ScopeKind::Group, Period::Month));
     assert_eq!((refused.budget, refused.remaining), (Usd::dollars(5), Usd::dollars(2)));
     let ten = SpendLimit::of(Period::Month, Usd::dollars(10));
-    fixture.change_group("design", GroupChange::Update(ten)).await.unwrap();
+    fixture
+        .change_group("design", GroupChange::Update(LimitChange::REMOVE_ALL.set(ten)))
+        .await
+        .unwrap();
     buy(6).await.unwrap();
     over(2).await;
     fixture.change_group("design", GroupChange::Remove).await.unwrap();

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use tollgate::contract::money::Usd;
 use tollgate::store::{
-    Actor, LoginSession, Member, MemberChange, MemberError, Period, Role, SpendLimit, Store,
-    is_member_name,
+    Actor, LimitChange, LoginSession, Member, MemberChange, MemberError, Period, Role, SpendLimit,
+    Store, is_member_name,
 };
 
 use crate::fixture::*;
@@ -59,9 +59,9 @@ impl Fixture {
         &self,
         name: &str,
         role: Option<Role>,
-        own: Option<SpendLimit>,
+        budget: LimitChange,
     ) -> Result<(), MemberError> {
-        let change = MemberChange::Update { role, own_budget: own, group: None, may_buy: None };
+        let change = MemberChange::Update { role, budget, group: None, may_buy: None };
         bounded(self.store.change_member(&operator(), name.into(), change)).await
     }
 
@@ -111,7 +111,7 @@ async fn revoked_member_stays_revoked(fixture: Fixture) {
     fixture.revoke("ann").await.unwrap();
     fixture.pass(HOUR);
     fixture.revoke("ann").await.unwrap();
-    let updated = fixture.update("ann", Some(Role::Admin), None).await;
+    let updated = fixture.update("ann", Some(Role::Admin), LimitChange::default()).await;
     assert!(matches!(updated, Err(MemberError::Revoked)));
     assert!(matches!(fixture.rotate("ann", "new").await, Err(MemberError::Revoked)));
     assert_eq!(
@@ -126,7 +126,7 @@ async fn member_change_affects_no_other_member(fixture: Fixture) {
     for name in ["", "an", "annn", "Ann", "ann ", "%", "' OR 1=1"] {
         assert!(matches!(fixture.revoke(name).await, Err(MemberError::NotFound)), "{name}");
         assert!(matches!(fixture.rotate(name, "new").await, Err(MemberError::NotFound)), "{name}");
-        let updated = fixture.update(name, Some(Role::Admin), None).await;
+        let updated = fixture.update(name, Some(Role::Admin), LimitChange::default()).await;
         assert!(matches!(updated, Err(MemberError::NotFound)), "{name}");
     }
     assert_eq!(fixture.members().await, [member("ann")]);
@@ -136,13 +136,21 @@ async fn member_change_affects_no_other_member(fixture: Fixture) {
 async fn update_changes_named_fields_and_ends_no_login(fixture: Fixture) {
     fixture.enlist(&member("ann")).await.unwrap();
     fixture.log_in(&login("cookie", "ann", START + HOUR)).await;
-    fixture.update("ann", Some(Role::Admin), None).await.unwrap();
+    fixture.update("ann", Some(Role::Admin), LimitChange::default()).await.unwrap();
     let admin = Member { role: Role::Admin, ..member("ann") };
     assert_eq!(fixture.members().await, std::slice::from_ref(&admin));
     let own = SpendLimit::of(Period::Month, Usd::mills(6));
-    fixture.update("ann", None, Some(own)).await.unwrap();
+    fixture.update("ann", None, LimitChange::REMOVE_ALL.set(own)).await.unwrap();
     assert_eq!(fixture.members().await, [Member { own_budget: own, ..admin.clone() }]);
-    fixture.update("ann", Some(Role::Member), Some(SpendLimit::default())).await.unwrap();
+    let (week, ever) = (Usd::dollars(7), Usd::ZERO);
+    let more = SpendLimit { week: Some(week), ever: Some(ever), ..SpendLimit::NONE };
+    fixture.update("ann", None, LimitChange::default().set(more)).await.unwrap();
+    let all = Member { own_budget: more.or(own), ..admin.clone() };
+    assert_eq!(fixture.members().await, [all], "the limits that it names");
+    let without_month = LimitChange([None, None, Some(None), None]);
+    fixture.update("ann", None, without_month).await.unwrap();
+    assert_eq!(fixture.members().await, [Member { own_budget: more, ..admin.clone() }]);
+    fixture.update("ann", Some(Role::Member), LimitChange::REMOVE_ALL).await.unwrap();
     assert_eq!(
         fixture.members().await,
         [Member { own_budget: SpendLimit::default(), ..member("ann") }]
@@ -223,7 +231,7 @@ async fn every_member_change_increments_the_version(fixture: Fixture) {
     note(&mut seen).await;
     bounded(fixture.store.log_out(identity("a"))).await.unwrap();
     note(&mut seen).await;
-    fixture.update("ann", Some(Role::Admin), Some(OWN)).await.unwrap();
+    fixture.update("ann", Some(Role::Admin), LimitChange::default().set(OWN)).await.unwrap();
     note(&mut seen).await;
     fixture.rotate("ann", "new").await.unwrap();
     note(&mut seen).await;

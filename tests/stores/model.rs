@@ -10,8 +10,8 @@ use rusqlite::Connection;
 use tollgate::contract::money::Usd;
 use tollgate::store::{
     AccountStatus, BudgetScope, Budgets, DedupeKey, DuplicateCheck, EarlierReply, ExistingPurchase,
-    Extra, GroupChange, KeptReply, MemberChange, PurchaseId, Reservation, ReserveError, Settlement,
-    SpendLimit, StoreCapacity,
+    Extra, GroupChange, KeptReply, LimitChange, MemberChange, PurchaseId, Reservation,
+    ReserveError, Settlement, SpendLimit, StoreCapacity,
 };
 
 use crate::fixture::*;
@@ -273,7 +273,7 @@ impl All {
         let known = &mut self.oracle.groups;
         let change = match (limit, known.contains_key(name)) {
             (Some(limit), false) => GroupChange::Add(limit),
-            (Some(limit), true) => GroupChange::Update(limit),
+            (Some(limit), true) => GroupChange::Update(LimitChange::REMOVE_ALL.set(limit)),
             (None, true) => GroupChange::Remove,
             (None, false) => return,
         };

@@ -172,12 +172,60 @@ async fn revoked_user_has_neither_sessions_nor_tokens(fixture: Fixture) {
     let all = AuditQuery { before: None, since: START, most: 9 };
     let log = bounded(fixture.store.audit_log(all)).await.expect("the log");
     let acts: Vec<_> = log.iter().map(|entry| (&*entry.act, &*entry.of)).collect();
-    assert_eq!(acts, [("subject.revoke", "subject:ada")]);
+    assert_eq!(acts, [("subject.revoke", "subject:ada"), ("token.add", "subject:ada")]);
     // A request that was authenticated before adds nothing after it.
     assert_eq!(fixture.add_token("a", &token("late")).await, Err(TokenRefusal::SessionEnded));
 }
 
+async fn issuer_is_another_one_once_it_or_its_users_are_recorded(fixture: Fixture) {
+    let other =
+        async |issuer: &str| bounded(fixture.store.other_issuer(issuer.into())).await.unwrap();
+    let record =
+        async |issuer: &str| bounded(fixture.store.record_issuer(issuer.into())).await.unwrap();
+    assert_eq!(other(ISSUER).await, None, "an empty ledger");
+    fixture.sign_in(&session("cookie", "ada")).await;
+    assert_eq!(other(ISSUER).await, None);
+    assert_eq!(other("https://two.example").await.as_deref(), Some(ISSUER), "by its users");
+    record("https://two.example").await;
+    assert_eq!(other("https://two.example").await, None);
+    assert_eq!(other(ISSUER).await.as_deref(), Some("https://two.example"));
+    record(ISSUER).await;
+    record(ISSUER).await;
+    assert_eq!(other(ISSUER).await, None);
+    assert_eq!(other("https://two.example").await.as_deref(), Some(ISSUER));
+    assert_eq!(fixture.logins().await, [session("cookie", "ada")]);
+}
+
+async fn tokens_made_and_revoked_are_in_the_audit_log(fixture: Fixture) {
+    fixture.sign_in(&session("cookie", "ada")).await;
+    fixture.add_token("cookie", &token("a")).await.unwrap();
+    assert_eq!(fixture.add_token("cookie", &token("a")).await, Err(TokenRefusal::NameTaken));
+    assert_eq!(fixture.add_token("gone", &token("b")).await, Err(TokenRefusal::SessionEnded));
+    let remove = async |name: &str| {
+        bounded(fixture.store.remove_token(identity("cookie"), name.into())).await.unwrap()
+    };
+    assert!(remove("a").await && !remove("a").await && !remove("b").await);
+    let query = AuditQuery { before: None, since: START, most: 10 };
+    let log = bounded(fixture.store.audit_log(query)).await.unwrap();
+    let acts: Vec<_> = log
+        .iter()
+        .map(|it| {
+            let (old, new) = (it.old.as_deref().unwrap_or("-"), it.new.as_deref().unwrap_or("-"));
+            format!("{} {} {}: {old} > {new}", it.by, it.act, it.of)
+        })
+        .collect();
+    assert_eq!(
+        acts,
+        [
+            "subject:ada token.revoke subject:ada: a (tg_abc) > -",
+            "subject:ada token.add subject:ada: - > a (tg_abc), until 2025-11-21T12:00:00.000Z, budget 1.00/ever",
+        ]
+    );
+}
+
 on_every_backend!(
+    issuer_is_another_one_once_it_or_its_users_are_recorded,
+    tokens_made_and_revoked_are_in_the_audit_log,
     session_is_kept_as_it_was_until_it_ends,
     oldest_of_too_many_sessions_ends,
     token_belongs_to_the_user_of_the_session,

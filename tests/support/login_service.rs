@@ -28,6 +28,13 @@ struct Shared {
     reply: (u16, String),
     /// The forms that the token endpoint got, each with its `authorization`.
     asked: Vec<(Vec<(String, String)>, String)>,
+    /// The paths of all requests.
+    paths: Vec<String>,
+    /// Requests for these paths get no answer. Their connections stay open.
+    silent: Vec<&'static str>,
+    held: Vec<TcpStream>,
+    /// Requests for these paths are redirected to themselves.
+    looping: Vec<&'static str>,
 }
 
 /// A browser with the cookies that a gate has set.
@@ -37,6 +44,11 @@ pub(crate) struct Browser {
 }
 
 impl Browser {
+    /// Returns a browser in which somebody has planted a cookie.
+    pub(crate) fn with(name: &str, value: &str) -> Self {
+        Self { cookies: vec![(name.to_owned(), value.to_owned())] }
+    }
+
     /// Sends its cookies with the CSRF header, and follows no redirect.
     pub(crate) fn ask(&mut self, gate: &Gate, method: &str, target: &str) -> Answer {
         self.send(gate, method, target, &[], "")
@@ -116,7 +128,17 @@ impl LoginService {
         });
         let pair = EcdsaKeyPair::generate(&ECDSA_P256_SHA256_FIXED_SIGNING).unwrap();
         let (kid, reply) = ("one".to_owned(), (500, String::new()));
-        let shared = Shared { pair, kid, metadata, reply, asked: Vec::new() };
+        let shared = Shared {
+            pair,
+            kid,
+            metadata,
+            reply,
+            asked: Vec::new(),
+            paths: Vec::new(),
+            silent: Vec::new(),
+            held: Vec::new(),
+            looping: Vec::new(),
+        };
         let shared = Arc::new(Mutex::new(shared));
         let serves = Arc::clone(&shared);
         thread::spawn(move || {
@@ -175,6 +197,33 @@ impl LoginService {
         lock(&self.shared).asked.clone()
     }
 
+    /// Changes a value of its metadata.
+    pub(crate) fn describe(&self, name: &str, value: Value) {
+        lock(&self.shared).metadata[name] = value;
+    }
+
+    /// Signs with a new key from now on, and publishes no other.
+    pub(crate) fn rotate(&self, kid: &str) {
+        let mut shared = lock(&self.shared);
+        shared.pair = EcdsaKeyPair::generate(&ECDSA_P256_SHA256_FIXED_SIGNING).unwrap();
+        kid.clone_into(&mut shared.kid);
+    }
+
+    /// Leaves requests for this path without an answer.
+    pub(crate) fn silence(&self, path: &'static str) {
+        lock(&self.shared).silent.push(path);
+    }
+
+    /// Redirects requests for this path to itself.
+    pub(crate) fn redirect_to_itself(&self, path: &'static str) {
+        lock(&self.shared).looping.push(path);
+    }
+
+    /// Returns how often it was asked for this path.
+    pub(crate) fn times_asked(&self, path: &str) -> usize {
+        lock(&self.shared).paths.iter().filter(|asked| *asked == path).count()
+    }
+
     /// Begins a sign-in.
     pub(crate) fn begin(&self, gate: &Gate, browser: &mut Browser, target: &str) -> Begun {
         let answer = browser.ask(gate, "GET", target);
@@ -184,8 +233,21 @@ impl LoginService {
 
     /// Signs a user in, and returns the answer to the callback.
     pub(crate) fn sign_in(&self, gate: &Gate, browser: &mut Browser, subject: &str) -> Answer {
+        self.sign_in_as(gate, browser, subject, "member")
+    }
+
+    /// Does the same in a role.
+    pub(crate) fn sign_in_as(
+        &self,
+        gate: &Gate,
+        browser: &mut Browser,
+        subject: &str,
+        role: &str,
+    ) -> Answer {
         let begun = self.begin(gate, browser, "/bff/login");
-        self.vouch(&self.claims(&begun, subject));
+        let mut claims = self.claims(&begun, subject);
+        claims["role"] = json!(role);
+        self.vouch(&claims);
         let issuer = self.issuer();
         browser.ask(gate, "GET", &begun.callback(&[("code", "c1"), ("iss", &issuer)]))
     }
@@ -206,7 +268,14 @@ fn answer(mut peer: TcpStream, shared: &Mutex<Shared>) {
     let mut body = vec![0; value("content-length").map_or(0, |length| length.parse().unwrap())];
     peer.read_exact(&mut body).unwrap();
     let mut shared = lock(shared);
-    let (status, text) = match head.split(' ').nth(1).unwrap_or_default() {
+    let path = head.split(' ').nth(1).unwrap_or_default();
+    shared.paths.push(path.to_owned());
+    if shared.silent.contains(&path) {
+        shared.held.push(peer);
+        return;
+    }
+    let (status, text) = match path {
+        path if shared.looping.contains(&path) => (302, String::new()),
         "/.well-known/openid-configuration" => (200, shared.metadata.to_string()),
         "/keys" => {
             let (x, y) = shared.pair.public_key().as_ref()[1..].split_at(32);
@@ -223,7 +292,7 @@ fn answer(mut peer: TcpStream, shared: &Mutex<Shared>) {
     };
     drop(shared);
     let length = text.len();
-    let more = if status == 302 { "location: /token\r\n" } else { "" };
+    let more = if status == 302 { format!("location: {path}\r\n") } else { String::new() };
     let whole = format!("HTTP/1.1 {status} X\r\ncontent-length: {length}\r\n{more}\r\n{text}");
     peer.write_all(whole.as_bytes()).ok();
 }

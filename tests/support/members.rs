@@ -6,7 +6,7 @@ use aho_corasick::AhoCorasick;
 use tokio::runtime;
 use tollgate::access::token::{self, Secret};
 use tollgate::store::{
-    Actor, GroupChange, Member, MemberChange, Role, Selection, SpendLimit, Store,
+    Actor, GroupChange, LimitChange, Member, MemberChange, Role, Selection, SpendLimit, Store,
 };
 
 use super::{Gate, lock, until};
@@ -84,7 +84,7 @@ impl Holder {
     pub(crate) fn becomes(&self, role: Role) {
         self.update(MemberChange::Update {
             role: Some(role),
-            own_budget: None,
+            budget: LimitChange::default(),
             group: None,
             may_buy: None,
         });
@@ -93,13 +93,23 @@ impl Holder {
     /// Moves it to another group.
     pub(crate) fn joins(&self, group: &str) {
         let group = Some(Some(group.into()));
-        self.update(MemberChange::Update { role: None, own_budget: None, group, may_buy: None });
+        self.update(MemberChange::Update {
+            role: None,
+            budget: LimitChange::default(),
+            group,
+            may_buy: None,
+        });
     }
 
     /// Changes what it may buy.
     pub(crate) fn may_buy(&self, names: &str) {
         let may_buy = Some(Some(Selection::parse(names)));
-        self.update(MemberChange::Update { role: None, own_budget: None, group: None, may_buy });
+        self.update(MemberChange::Update {
+            role: None,
+            budget: LimitChange::default(),
+            group: None,
+            may_buy,
+        });
     }
 
     fn update(&self, change: MemberChange) {

@@ -8,7 +8,8 @@ use super::*;
 use crate::access::RETRY_AFTER;
 use crate::contract::money::Usd;
 use crate::store::{
-    Actor, HookFuture, MemberChange, Period, ReserveError, SpendLimit, StoreHook, StoreOp,
+    Actor, HookFuture, LimitChange, MemberChange, Period, ReserveError, SpendLimit, StoreHook,
+    StoreOp,
 };
 
 /// A store that can be made unavailable.
@@ -107,7 +108,7 @@ async fn change_by_another_process_applies_at_next_refresh() {
             "ann",
             MemberChange::Update {
                 role: Some(Role::Admin),
-                own_budget: Some(own),
+                budget: LimitChange::default().set(own),
                 group: None,
                 may_buy: None,
             },

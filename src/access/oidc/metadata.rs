@@ -165,3 +165,112 @@ pub(super) fn key_source(metadata: Arc<MetadataCache>) -> KeySource {
         })
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn read(document: &Value, issuer: &str) -> Result<Metadata, MetadataError> {
+        Metadata::read(document.to_string().as_bytes(), issuer)
+    }
+
+    fn keycloak() -> Value {
+        let issuer = "https://login.example.com/realms/staff";
+        json!({
+            "issuer": issuer,
+            "authorization_endpoint": format!("{issuer}/protocol/openid-connect/auth"),
+            "token_endpoint": format!("{issuer}/protocol/openid-connect/token"),
+            "jwks_uri": format!("{issuer}/protocol/openid-connect/certs"),
+            "end_session_endpoint": format!("{issuer}/protocol/openid-connect/logout"),
+            "token_endpoint_auth_methods_supported":
+                ["private_key_jwt", "client_secret_basic", "client_secret_post"],
+            "code_challenge_methods_supported": ["plain", "S256"],
+            "authorization_response_iss_parameter_supported": true,
+            "mtls_endpoint_aliases": {"token_endpoint": "https://other.example.com"},
+        })
+    }
+
+    fn entra(tenant: &str) -> Value {
+        let base = "https://login.microsoftonline.com/8f4c";
+        json!({
+            "issuer": format!("https://login.microsoftonline.com/{tenant}/v2.0"),
+            "authorization_endpoint": format!("{base}/oauth2/v2.0/authorize"),
+            "token_endpoint": format!("{base}/oauth2/v2.0/token"),
+            "jwks_uri": format!("{base}/discovery/v2.0/keys"),
+            "end_session_endpoint": format!("{base}/oauth2/v2.0/logout"),
+            "token_endpoint_auth_methods_supported":
+                ["client_secret_post", "private_key_jwt", "client_secret_basic"],
+            "tenant_region_scope": null,
+        })
+    }
+
+    #[test]
+    fn metadata_of_common_services_is_read() {
+        let google = json!({
+            "issuer": "https://accounts.google.com",
+            "authorization_endpoint": "https://accounts.google.com/o/oauth2/v2/auth",
+            "token_endpoint": "https://oauth2.googleapis.com/token",
+            "jwks_uri": "https://www.googleapis.com/oauth2/v3/certs",
+            "token_endpoint_auth_methods_supported": ["client_secret_post", "client_secret_basic"],
+            "code_challenge_methods_supported": ["plain", "S256"],
+        });
+        for (document, ends_sessions, sends_issuer) in
+            [(keycloak(), true, true), (entra("8f4c"), true, false), (google, false, false)]
+        {
+            let issuer = document["issuer"].as_str().unwrap();
+            let read = read(&document, issuer).unwrap_or_else(|error| panic!("{issuer}: {error}"));
+            let found = (read.end_session.is_some(), read.sends_issuer, read.wants_secret_in_form);
+            assert_eq!(found, (ends_sessions, sends_issuer, false), "{issuer}");
+        }
+    }
+
+    #[test]
+    fn metadata_that_protects_too_little_is_refused() {
+        use MetadataError::{AnyTenant, Insecure, Malformed, NoPkce, OtherIssuer};
+        let issuer = keycloak()["issuer"].as_str().unwrap().to_owned();
+        for (name, value, error) in [
+            ("issuer", json!("https://login.example.com/realms/staff/"), OtherIssuer),
+            ("issuer", json!("https://login.example.com/realms/Staff"), OtherIssuer),
+            ("token_endpoint", json!("http://login.example.com/"), Insecure("token_endpoint")),
+            ("jwks_uri", json!("https://ann:hunter2@login.example.com/"), Insecure("jwks_uri")),
+            (
+                "authorization_endpoint",
+                json!("javascript:alert(1)"),
+                Insecure("authorization_endpoint"),
+            ),
+            (
+                "end_session_endpoint",
+                json!("https://login.example.com/#x"),
+                Insecure("end_session_endpoint"),
+            ),
+            ("code_challenge_methods_supported", json!(["plain"]), NoPkce),
+            ("token_endpoint", Value::Null, Malformed),
+        ] {
+            let mut document = keycloak();
+            document[name] = value;
+            assert_eq!(read(&document, &issuer).map(drop), Err(error), "{document}");
+        }
+        let any = entra("{tenantid}");
+        let ours = "https://login.microsoftonline.com/8f4c/v2.0";
+        assert_eq!(read(&any, ours).map(drop), Err(AnyTenant));
+        let list = json!([keycloak()]);
+        assert_eq!(read(&list, &issuer).map(drop), Err(Malformed));
+    }
+
+    #[test]
+    fn secret_goes_into_the_form_only_if_the_header_is_not_supported() {
+        for (methods, wants_form) in [
+            (json!(["client_secret_post"]), true),
+            (json!(["client_secret_post", "client_secret_basic"]), false),
+            (json!(["private_key_jwt"]), false),
+            (Value::Null, false),
+        ] {
+            let mut document = keycloak();
+            document["token_endpoint_auth_methods_supported"] = methods;
+            let issuer = document["issuer"].as_str().unwrap().to_owned();
+            assert_eq!(read(&document, &issuer).unwrap().wants_secret_in_form, wants_form);
+        }
+    }
+}

@@ -17,8 +17,9 @@ use zeroize::Zeroizing;
 use super::jwt::{JwtVerifier, Proof, ProofError, SignedIn};
 use super::random_value;
 use super::token::Secret;
-use crate::clock;
+use crate::clock::{self, Instant};
 use crate::config::{ClaimPath, ClientSecret, OidcConfig};
+use crate::log_limit::LogLimit;
 use crate::problem::{FORBIDDEN, LOGIN_EXPIRED, LOGIN_UNAVAILABLE, Problem};
 use crate::upstream::token_endpoint::{ClientAuth, TokenError, request_token};
 use metadata::{Metadata, MetadataCache};
@@ -38,6 +39,8 @@ pub struct OidcLogin {
     key: Zeroizing<[u8; 32]>,
     /// For requests to the login service that are under way.
     exchanges: Semaphore,
+    /// Anyone can fail to sign in, from any number of addresses.
+    log_limit: LogLimit,
 }
 
 /// Where to send the browser, and the cookie that it needs when it comes back.
@@ -65,6 +68,7 @@ impl OidcLogin {
             verifier,
             key: secret.sign_ins.clone(),
             exchanges: Semaphore::new(MAX_EXCHANGES),
+            log_limit: LogLimit::new(20, 3),
         }
     }
 
@@ -78,6 +82,10 @@ impl OidcLogin {
 
     pub(super) fn refetch(&self) {
         self.verifier.refetch();
+    }
+
+    pub(super) fn flush_log(&self, now: Instant) {
+        self.log_limit.flush(now);
     }
 
     /// Returns the service's metadata. Waits for it after a start.
@@ -135,7 +143,7 @@ impl OidcLogin {
         let metadata = self.metadata().await?;
         self.check_issuer(&metadata, answer.issuer.as_deref())?;
         if let Some(code) = answer.error {
-            return Err(refused_by_service(&code));
+            return Err(self.refused_by_service(&code));
         }
         let code = answer.code.ok_or_else(|| expired(NOT_BEGUN))?;
         let reply = self.exchange(&metadata, &code, &pending, callback.redirect_uri).await?;
@@ -145,10 +153,12 @@ impl OidcLogin {
             nonce: &pending.nonce,
         };
         let signed_in = self.verifier.verify_id_token(&self.config, &proof).await;
-        let signed_in = signed_in.map_err(refused_here)?;
+        let signed_in = signed_in.map_err(|error| self.refused_here(error))?;
         if !signed_in.is_allowed {
             let names: Vec<_> = self.config.allow.iter().map(|rule| name_of(&rule.claim)).collect();
-            info!(claims = names.join(", "), "user not allowed to sign in");
+            if self.log_limit.is_due("not allowed", b"") {
+                info!(claims = names.join(", "), "user not allowed to sign in");
+            }
             let detail = "your account may not use this service";
             return Err(Problem::new(&FORBIDDEN).detail(detail));
         }
@@ -164,7 +174,9 @@ impl OidcLogin {
         if is_ours {
             return Ok(());
         }
-        warn!("sign-in answered by another login service");
+        if self.log_limit.is_due("issuer", b"") {
+            warn!("sign-in answered by another login service");
+        }
         Err(expired("the answer came from another login service"))
     }
 
@@ -196,13 +208,49 @@ impl OidcLogin {
             if let TokenError::InvalidGrant = error {
                 return expired("the login service's code was used before or has expired");
             }
-            warn!(%error, "login service refused the exchange of a code");
+            if self.log_limit.is_due("exchange", error.to_string().as_bytes()) {
+                warn!(%error, "login service refused the exchange of a code");
+            }
             unreachable()
         })?;
         serde_json::from_slice(&body).map_err(|_| {
-            warn!("login service sent no ID token");
+            if self.log_limit.is_due("no ID token", b"") {
+                warn!("login service sent no ID token");
+            }
             unreachable()
         })
+    }
+
+    /// The service redirects back with an error (RFC 6749, 4.1.2.1).
+    fn refused_by_service(&self, code: &str) -> Problem {
+        if code == "access_denied" {
+            let detail = "the login service did not let you in, or you cancelled";
+            return Problem::new(&FORBIDDEN).detail(detail);
+        }
+        let error: String =
+            code.chars().take(40).filter(|c| c.is_ascii_lowercase() || *c == '_').collect();
+        if self.log_limit.is_due("refused", error.as_bytes()) {
+            warn!(error, "login service refused to sign a user in");
+        }
+        unreachable()
+    }
+
+    fn refused_here(&self, error: ProofError) -> Problem {
+        if self.log_limit.is_due("rejected", error.to_string().as_bytes()) {
+            warn!(%error, "login service's answer rejected");
+        }
+        match error {
+            ProofError::NoKeys => unreachable(),
+            ProofError::Malformed
+            | ProofError::Claims
+            | ProofError::Nonce
+            | ProofError::AccessToken
+            | ProofError::Signature => {
+                let detail = "the login service's answer is invalid; the operator finds the \
+                              reason in the log";
+                unreachable().detail(detail)
+            }
+        }
     }
 
     /// Returns where the browser can end its session at the login service, too.
@@ -257,34 +305,6 @@ fn expired(detail: &'static str) -> Problem {
 
 fn unreachable() -> Problem {
     Problem::new(&LOGIN_UNAVAILABLE).retry_after(RETRY_AFTER)
-}
-
-/// The service redirects back with an error (RFC 6749, 4.1.2.1).
-fn refused_by_service(code: &str) -> Problem {
-    if code == "access_denied" {
-        let detail = "the login service did not let you in, or you cancelled";
-        return Problem::new(&FORBIDDEN).detail(detail);
-    }
-    let error: String =
-        code.chars().take(40).filter(|c| c.is_ascii_lowercase() || *c == '_').collect();
-    warn!(error, "login service refused to sign a user in");
-    unreachable()
-}
-
-fn refused_here(error: ProofError) -> Problem {
-    warn!(%error, "login service's answer rejected");
-    match error {
-        ProofError::NoKeys => unreachable(),
-        ProofError::Malformed
-        | ProofError::Claims
-        | ProofError::Nonce
-        | ProofError::AccessToken
-        | ProofError::Signature => {
-            let detail =
-                "the login service's answer is invalid; the operator finds the reason in the log";
-            unreachable().detail(detail)
-        }
-    }
 }
 
 /// Returns the claim as it is written in the settings.

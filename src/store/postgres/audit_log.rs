@@ -1,11 +1,11 @@
 //! The audit log.
 
-use super::column::{self, nanos, signed};
+use super::column::{self, changed_limit, nanos, signed};
 use super::handle::PostgresStore;
 use super::schema::has_members;
 use super::step::{Statement, statement};
 use crate::store::audit_log::{
-    self, ADD_GROUP, ADD_MEMBER, CHANGE_GROUP, MemberField, RAISE_MEMBER, REMOVE_GROUP,
+    self, ADD_GROUP, ADD_MEMBER, CHANGE_GROUP, MemberField, NewValue, RAISE_MEMBER, REMOVE_GROUP,
     REVOKE_MEMBER,
 };
 use crate::store::{Actor, AuditEntry, AuditQuery, Caller, GroupChange, MemberChange, Unavailable};
@@ -15,7 +15,7 @@ const READ: &str = "SELECT number, at, by, act, of, old, new FROM audit
 
 /// Writes an act, on a condition.
 macro_rules! write_act {
-    ($old:expr, $new:literal, $from:expr) => {
+    ($old:expr, $new:expr, $from:expr) => {
         concat!(
             "INSERT INTO audit (at, by, act, of, old, new)
             SELECT {now}, $1::text, $2::text, $3::text, ",
@@ -50,13 +50,26 @@ macro_rules! write_field {
     };
 }
 
-/// Formats an amount as the log shows it: `5.00/day`.
-macro_rules! amount {
-    ($period:literal) => {
+/// Formats limits as the log shows them: `5.00/day 50.00/month`.
+macro_rules! budget_text {
+    ($day:expr, $week:expr, $month:expr, $ever:expr) => {
         concat!(
-            "to_char(",
-            $period,
-            "_micros / 1000000.0, 'FM9999999999990.009999') || '/",
+            "nullif(concat_ws(' ', ",
+            budget_text!($day, "day"),
+            ", ",
+            budget_text!($week, "week"),
+            ", ",
+            budget_text!($month, "month"),
+            ", ",
+            budget_text!($ever, "ever"),
+            "), '')"
+        )
+    };
+    ($micros:expr, $period:literal) => {
+        concat!(
+            "to_char((",
+            $micros,
+            ") / 1000000.0, 'FM9999999999990.009999') || '/",
             $period,
             "'"
         )
@@ -65,16 +78,29 @@ macro_rules! amount {
 
 macro_rules! budget {
     () => {
-        concat!(
-            "nullif(concat_ws(' ', ",
-            amount!("day"),
-            ", ",
-            amount!("week"),
-            ", ",
-            amount!("month"),
-            ", ",
-            amount!("ever"),
-            "), '')"
+        budget_text!("day_micros", "week_micros", "month_micros", "ever_micros")
+    };
+}
+
+/// The budget after a change, whose values are `$4` and `$5`.
+macro_rules! changed_budget {
+    () => {
+        budget_text!(
+            changed_limit!("1", "day_micros", "$4", "$5"),
+            changed_limit!("2", "week_micros", "$4", "$5"),
+            changed_limit!("3", "month_micros", "$4", "$5"),
+            changed_limit!("4", "ever_micros", "$4", "$5")
+        )
+    };
+}
+
+/// Writes a budget that a change replaces by another one.
+macro_rules! write_budget {
+    ($from:expr) => {
+        write_act!(
+            budget!(),
+            changed_budget!(),
+            concat!($from, " AND ", budget!(), " IS DISTINCT FROM ", changed_budget!())
         )
     };
 }
@@ -82,11 +108,7 @@ macro_rules! budget {
 /// A change of groups that is refused changes nothing, so nothing is written.
 const WRITE_ADDED_GROUP: &str =
     write_act!("NULL", "$4::text", " WHERE NOT EXISTS (SELECT 1 FROM groups WHERE name = $5)");
-const WRITE_GROUP_BUDGET: &str = write_act!(
-    budget!(),
-    "$4::text",
-    concat!(" FROM groups WHERE name = $5 AND ", budget!(), " IS DISTINCT FROM $4::text")
-);
+const WRITE_GROUP_BUDGET: &str = write_budget!(" FROM groups WHERE name = $6");
 const WRITE_REMOVED_GROUP: &str = write_act!(
     budget!(),
     "NULL",
@@ -107,7 +129,8 @@ const WRITE_ENDED_EXTRAS: &str = write_act!(
     )
 );
 const WRITE_ROLE: &str = write_field!("role");
-const WRITE_BUDGET: &str = write_field!(budget!());
+const WRITE_BUDGET: &str =
+    write_budget!(concat!(" FROM members WHERE name = $6 AND", unless_refused!()));
 const WRITE_GROUP: &str = write_field!("group_name");
 const WRITE_MAY_BUY: &str = write_field!("may_buy");
 const WRITE_TOKEN: &str = write_field!("prefix");
@@ -150,17 +173,29 @@ pub(super) fn member_change(by: &Actor, name: &str, change: &MemberChange) -> Ve
         MemberChange::EndExtras => vec![statement!(WRITE_ENDED_EXTRAS, by, RAISE_MEMBER, of)],
         MemberChange::Update { .. } | MemberChange::Rotate(..) => {
             let fields = audit_log::changed_fields(change).into_iter();
-            let write = |(field, new): (MemberField, Option<String>)| {
-                let sql = match field {
-                    MemberField::Role => WRITE_ROLE,
-                    MemberField::Budget => WRITE_BUDGET,
-                    MemberField::Group => WRITE_GROUP,
-                    MemberField::MayBuy => WRITE_MAY_BUY,
-                    MemberField::Token => WRITE_TOKEN,
-                };
-                statement!(sql, by.clone(), field.act(), of.clone(), new, name.to_owned())
-            };
-            fields.map(write).collect()
+            fields.map(|field| field_change((&by, &of), name, field)).collect()
+        }
+    }
+}
+
+fn field_change(
+    (by, of): (&str, &str),
+    name: &str,
+    (field, new): (MemberField, NewValue),
+) -> Statement {
+    let sql = match field {
+        MemberField::Role => WRITE_ROLE,
+        MemberField::Budget => WRITE_BUDGET,
+        MemberField::Group => WRITE_GROUP,
+        MemberField::MayBuy => WRITE_MAY_BUY,
+        MemberField::Token => WRITE_TOKEN,
+    };
+    let (by, act, of, name) = (by.to_owned(), field.act(), of.to_owned(), name.to_owned());
+    match new {
+        NewValue::Text(new) => statement!(sql, by, act, of, new, name),
+        NewValue::Budget(change) => {
+            let (sets, amounts) = column::limit_change(change);
+            statement!(sql, by, act, of, sets, amounts, name)
         }
     }
 }
@@ -172,9 +207,9 @@ pub(super) fn group_change(by: &Actor, name: &str, change: GroupChange) -> State
         GroupChange::Add(limit) => {
             statement!(WRITE_ADDED_GROUP, by, ADD_GROUP, of, audit_log::budget_text(limit), name)
         }
-        GroupChange::Update(limit) => {
-            let new = audit_log::budget_text(limit);
-            statement!(WRITE_GROUP_BUDGET, by, CHANGE_GROUP, of, new, name)
+        GroupChange::Update(change) => {
+            let (sets, amounts) = column::limit_change(change);
+            statement!(WRITE_GROUP_BUDGET, by, CHANGE_GROUP, of, sets, amounts, name)
         }
         GroupChange::Remove => statement!(WRITE_REMOVED_GROUP, by, REMOVE_GROUP, of, name),
     }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use tokio_postgres::Row;
 use tokio_postgres::types::FromSql;
 
+use crate::contract::member::LimitChange;
 use crate::contract::money::{SpendLimit, Usd};
 use crate::store::{PurchaseId, PurchaseState, Service, Unavailable};
 
@@ -85,6 +86,49 @@ pub(super) fn named<T: Copy>(
     let found = all.iter().copied().find(|one| name(*one) == text);
     found.ok_or_else(|| Unavailable("the ledger has an unknown name".into()))
 }
+
+/// Writes a change of limits as two lists: which it changes, and the amounts.
+pub(super) fn limit_change(LimitChange(all): LimitChange) -> (Vec<bool>, Vec<Option<i64>>) {
+    let amount = |change: Option<Option<Usd>>| change.flatten().map(Usd::as_micros).map(signed);
+    (all.iter().map(Option::is_some).collect(), all.into_iter().map(amount).collect())
+}
+
+/// Computes the limit of the `$nth` period after a change, whose lists are `$sets` and `$amounts`.
+macro_rules! changed_limit {
+    ($nth:literal, $column:literal, $sets:literal, $amounts:literal) => {
+        concat!(
+            "CASE WHEN (",
+            $sets,
+            "::boolean[])[",
+            $nth,
+            "] THEN (",
+            $amounts,
+            "::bigint[])[",
+            $nth,
+            "] ELSE ",
+            $column,
+            " END"
+        )
+    };
+}
+pub(super) use changed_limit;
+
+/// Sets all limits of a row to those after a change.
+macro_rules! changed_limits {
+    ($sets:literal, $amounts:literal) => {
+        concat!(
+            "day_micros = ",
+            $crate::store::postgres::column::changed_limit!("1", "day_micros", $sets, $amounts),
+            ", week_micros = ",
+            $crate::store::postgres::column::changed_limit!("2", "week_micros", $sets, $amounts),
+            ", month_micros = ",
+            $crate::store::postgres::column::changed_limit!("3", "month_micros", $sets, $amounts),
+            ", ever_micros = ",
+            $crate::store::postgres::column::changed_limit!("4", "ever_micros", $sets, $amounts)
+        )
+    };
+}
+pub(super) use changed_limits;
 
 /// Reads the amounts of a day, a week, a month and ever from four columns.
 pub(super) fn limit(row: &Row, first: usize) -> Read<SpendLimit> {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::audit_log;
-use super::column::{self, signed};
+use super::column::{self, changed_limits, signed};
 use super::handle::PostgresStore;
 use super::members::LOCK;
 use super::schema::has_members;
@@ -26,8 +26,7 @@ const KNOWN: &str =
     concat!("SELECT EXISTS (SELECT 1 FROM groups WHERE name = $1), ", has_members!("$1"));
 const ADD: &str = "INSERT INTO groups (name, day_micros, week_micros, month_micros, ever_micros)
     VALUES ($1, $2, $3, $4, $5) ON CONFLICT (name) DO NOTHING";
-const UPDATE: &str = "UPDATE groups SET day_micros = $2, week_micros = $3, month_micros = $4,
-    ever_micros = $5 WHERE name = $1";
+const UPDATE: &str = concat!("UPDATE groups SET ", changed_limits!("$2", "$3"), " WHERE name = $1");
 const REMOVE: &str = concat!("DELETE FROM groups WHERE name = $1 AND NOT ", has_members!("$1"));
 
 impl PostgresStore {
@@ -70,11 +69,14 @@ impl PostgresStore {
         change: GroupChange,
     ) -> Result<Result<(), GroupError>, Unavailable> {
         let write = match change {
-            GroupChange::Add(limit) | GroupChange::Update(limit) => {
+            GroupChange::Add(limit) => {
                 let amount = |period| limit.get(period).map(Usd::as_micros).map(signed);
                 let [day, week, month, ever] = Period::ALL.map(amount);
-                let sql = if let GroupChange::Add(_) = change { ADD } else { UPDATE };
-                statement!(sql, name.to_string(), day, week, month, ever)
+                statement!(ADD, name.to_string(), day, week, month, ever)
+            }
+            GroupChange::Update(change) => {
+                let (sets, amounts) = column::limit_change(change);
+                statement!(UPDATE, name.to_string(), sets, amounts)
             }
             GroupChange::Remove => statement!(REMOVE, name.to_string()),
         };

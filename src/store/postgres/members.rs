@@ -7,15 +7,15 @@ use std::sync::Arc;
 use tokio_postgres::Row;
 
 use super::audit_log;
-use super::column::{self, Read, nanos, signed};
+use super::column::{self, Read, changed_limits, nanos, signed};
 use super::handle::PostgresStore;
 use super::step::{Need, Statement, Step, StepRows, statement};
 use crate::contract::money::Usd;
 use crate::contract::selection::Selection;
 use crate::store::member::MAX_LOGINS_PER_MEMBER;
 use crate::store::{
-    Actor, Caller, Digest, LoginSession, Member, MemberChange, MemberError, Period, Role,
-    SecretRecord, Unavailable,
+    Actor, Caller, Digest, LoginSession, Member, MemberChange, MemberError, Role, SecretRecord,
+    Unavailable,
 };
 
 pub(super) const LOCK: &str = "SELECT 1 FROM members_version FOR UPDATE";
@@ -58,7 +58,7 @@ FROM (VALUES (1)) AS one LEFT JOIN first ON true";
 
 /// Appends the condition under which a change is applied.
 macro_rules! unless_refused {
-    ($sql:literal) => {
+    ($sql:expr) => {
         concat!($sql, " current_setting('tollgate.refusal') = ''")
     };
 }
@@ -73,10 +73,11 @@ const ADD: &str = unless_refused!(
 const REVOKE: &str =
     unless_refused!("UPDATE members SET revoked = coalesce(revoked, {now}) WHERE name = $1 AND");
 const SET_ROLE: &str = unless_refused!("UPDATE members SET role = $2 WHERE name = $1 AND");
-const SET_BUDGET: &str = unless_refused!(
-    "UPDATE members SET day_micros = $2, week_micros = $3, month_micros = $4,
-        ever_micros = $5 WHERE name = $1 AND"
-);
+const SET_BUDGET: &str = unless_refused!(concat!(
+    "UPDATE members SET ",
+    changed_limits!("$2", "$3"),
+    " WHERE name = $1 AND"
+));
 const SET_MAY_BUY: &str = unless_refused!("UPDATE members SET may_buy = $2 WHERE name = $1 AND");
 const SET_GROUP: &str = unless_refused!("UPDATE members SET group_name = $2 WHERE name = $1 AND");
 const ROTATE: &str =
@@ -345,12 +346,10 @@ fn application(name: &str, change: &MemberChange) -> Vec<Statement> {
         MemberChange::Revoke => {
             vec![statement!(REVOKE, name.to_owned()), statement!(END_LOGINS, name.to_owned())]
         }
-        MemberChange::Update { role, own_budget, group, may_buy } => {
+        MemberChange::Update { role, budget, group, may_buy } => {
             let role = role.map(|role| statement!(SET_ROLE, name.to_owned(), role.name()));
-            let own = own_budget.map(|limit| {
-                let [day, week, month, ever] = Period::ALL.map(|period| amount(limit.get(period)));
-                statement!(SET_BUDGET, name.to_owned(), day, week, month, ever)
-            });
+            let (sets, amounts) = column::limit_change(*budget);
+            let own = [statement!(SET_BUDGET, name.to_owned(), sets, amounts)];
             let may_buy = may_buy.as_ref().map(|rule| {
                 let names = rule.as_ref().map(Selection::to_string);
                 statement!(SET_MAY_BUY, name.to_owned(), names)

@@ -15,7 +15,7 @@ use crate::contract::money::SpendLimit;
 use crate::contract::selection::Selection;
 use crate::store::audit_log;
 use crate::store::subject::{
-    MAX_SESSIONS_PER_SUBJECT, MAX_TOKENS_PER_SUBJECT, budget_text, read_budget,
+    MAX_SESSIONS_PER_SUBJECT, MAX_TOKENS_PER_SUBJECT, NO_NAME, budget_text, read_budget,
 };
 use crate::store::{
     Actor, Caller, Digest, Role, Subject, SubjectLogin, SubjectTerms, SubjectToken, TokenRefusal,
@@ -30,6 +30,10 @@ const KEEP_SUBJECT: &str =
     ON CONFLICT (issuer, name) DO UPDATE SET role = excluded.role, budget = excluded.budget,
         group_name = excluded.group_name, may_buy = excluded.may_buy, display_name = excluded.display_name,
         signed_in = excluded.signed_in";
+/// If no issuer is recorded, the users say whose they are.
+const OTHER_ISSUER: &str = "SELECT issuer FROM subjects WHERE issuer <> $1
+    AND (name = $2 OR NOT EXISTS (SELECT 1 FROM subjects WHERE name = $2)) LIMIT 1";
+const FORGET_ISSUER: &str = "DELETE FROM subjects WHERE name = $1";
 const INSERT_SESSION: &str =
     "INSERT INTO subject_logins (id, issuer, subject, until) VALUES ($1, $2, $3, $4)";
 const TRIM_SESSIONS: &str = "DELETE FROM subject_logins
@@ -76,6 +80,17 @@ const ADD_TOKEN: &str = "INSERT INTO subject_logins
     SELECT $2::bytea, issuer, subject, $3::bigint, $4::text, $5::text, $6::text, $7::bigint
     FROM subject_logins WHERE id = $1 AND token IS NULL AND until > {now}
         AND current_setting('tollgate.token') = 'add'";
+const LOG_ADDED: &str = "INSERT INTO audit (at, by, act, of, new)
+    SELECT {now}, $2::text || subject, $3::text, $2::text || subject, $4::text
+    FROM subject_logins WHERE id = $1 AND current_setting('tollgate.token') = 'add'";
+const LOG_REMOVED: &str = concat!(
+    "INSERT INTO audit (at, by, act, of, old) ",
+    own_tokens!(
+        "SELECT {now}, $3::text || own.subject, $4::text, $3::text || own.subject,
+            own.token || ' (' || own.prefix || ')'",
+        "AND own.token = $2"
+    )
+);
 const TOKENS: &str = own_tokens!(
     "SELECT own.id, own.token, own.prefix, own.budget, own.created, own.until, own.last_used",
     "ORDER BY own.number"
@@ -118,6 +133,23 @@ impl PostgresStore {
         self.change_logins(vec![statement!(DELETE_LOGIN, id.to_vec())]).await.map(drop)
     }
 
+    pub(in crate::store) async fn other_issuer(
+        &self,
+        issuer: Arc<str>,
+    ) -> Result<Option<Arc<str>>, Unavailable> {
+        let find = statement!(OTHER_ISSUER, issuer.to_string(), NO_NAME);
+        self.query_one(&self.lanes().reads, find, |row| column::text(row, 0)).await
+    }
+
+    pub(in crate::store) async fn record_issuer(
+        &self,
+        issuer: Arc<str>,
+    ) -> Result<(), Unavailable> {
+        let (name, terms) = (NO_NAME.into(), SubjectTerms::default());
+        let record = keep_subject(&Subject { issuer, name, terms });
+        self.change_logins(vec![statement!(FORGET_ISSUER, NO_NAME), record]).await.map(drop)
+    }
+
     pub(in crate::store) async fn subject_logins(&self) -> Result<Vec<SubjectLogin>, Unavailable> {
         self.query(&self.lanes().pulse, statement!(LOGINS), login).await
     }
@@ -142,6 +174,13 @@ impl PostgresStore {
                     prefix.to_string(),
                     budget_text(*budget),
                     nanos(*created_at)
+                ),
+                statement!(
+                    LOG_ADDED,
+                    session.to_vec(),
+                    audit_prefix(),
+                    audit_log::ADD_TOKEN,
+                    audit_log::describe_token(token)
                 ),
             ])
             .await?;
@@ -168,8 +207,10 @@ impl PostgresStore {
         name: Arc<str>,
     ) -> Result<bool, Unavailable> {
         let remove = statement!(REMOVE_TOKEN, session.to_vec(), name.to_string());
-        let rows = self.change_logins(vec![remove]).await?;
-        Ok(rows.first().is_some_and(|rows| !rows.is_empty()))
+        let (act, name) = (audit_log::REVOKE_TOKEN, name.to_string());
+        let log = statement!(LOG_REMOVED, session.to_vec(), name, audit_prefix(), act);
+        let rows = self.change_logins(vec![log, remove]).await?;
+        Ok(rows.get(1).is_some_and(|rows| !rows.is_empty()))
     }
 
     pub(in crate::store) async fn mark_tokens_used(
@@ -197,6 +238,11 @@ impl PostgresStore {
         let rows = self.change_logins(vec![known, log, revoke]).await?;
         Ok(rows.first().is_some_and(|rows| !rows.is_empty()))
     }
+}
+
+/// Returns what the name of a caller begins with, if a login service vouches for it.
+fn audit_prefix() -> String {
+    Caller::Subject("".into()).to_string()
 }
 
 fn keep_subject(Subject { issuer, name, terms }: &Subject) -> Statement {

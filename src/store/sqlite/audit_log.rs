@@ -7,12 +7,12 @@ use rusqlite::{Connection, params};
 use super::Result;
 use super::column::{self, Sql, nanos};
 use super::handle::SqliteStore;
-use super::limits;
 use crate::store::audit_log::{
-    self, ADD_GROUP, ADD_MEMBER, CHANGE_GROUP, RAISE_MEMBER, REMOVE_GROUP, REVOKE_MEMBER,
+    self, ADD_GROUP, ADD_MEMBER, CHANGE_GROUP, NewValue, RAISE_MEMBER, REMOVE_GROUP, REVOKE_MEMBER,
 };
 use crate::store::{
-    Actor, AuditEntry, AuditQuery, Caller, GroupChange, Member, MemberChange, Unavailable,
+    Actor, AuditEntry, AuditQuery, Caller, GroupChange, Member, MemberChange, SpendLimit,
+    Unavailable,
 };
 
 const WRITE: &str = "INSERT INTO audit (at, by, act, of, old, new) VALUES (?, ?, ?, ?, ?, ?)";
@@ -81,6 +81,10 @@ pub(super) fn write_member_change(
     }
     for (field, new) in audit_log::changed_fields(change) {
         let old = field.text(before);
+        let new = match new {
+            NewValue::Text(text) => text,
+            NewValue::Budget(change) => audit_log::budget_text(change.apply(before.own_budget)),
+        };
         if old != new {
             write(connection, by, (field.act(), &of), (old.as_deref(), new.as_deref()))?;
         }
@@ -88,21 +92,18 @@ pub(super) fn write_member_change(
     Ok(())
 }
 
-/// Writes what a change does to a group. It runs before the change is made.
+/// Writes what a change does to a group, and to its budget.
 pub(super) fn write_group_change(
     connection: &Connection,
     by: (&Actor, Duration),
-    name: &str,
-    change: GroupChange,
+    (name, change): (&str, GroupChange),
+    (old, new): (SpendLimit, SpendLimit),
 ) -> Result<()> {
-    let budget =
-        "SELECT day_micros, week_micros, month_micros, ever_micros FROM groups WHERE name = ?";
-    let old = connection.first(budget, [name], |row| limits::limit(row, 0))?;
-    let old = old.and_then(audit_log::budget_text);
-    let (act, new) = match change {
-        GroupChange::Add(limit) => (ADD_GROUP, audit_log::budget_text(limit)),
-        GroupChange::Update(limit) => (CHANGE_GROUP, audit_log::budget_text(limit)),
-        GroupChange::Remove => (REMOVE_GROUP, None),
+    let (old, new) = (audit_log::budget_text(old), audit_log::budget_text(new));
+    let act = match change {
+        GroupChange::Add(_) => ADD_GROUP,
+        GroupChange::Update(_) => CHANGE_GROUP,
+        GroupChange::Remove => REMOVE_GROUP,
     };
     if act == CHANGE_GROUP && old == new {
         return Ok(());

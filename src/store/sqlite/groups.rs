@@ -79,19 +79,25 @@ impl Ledger {
         if let Err(refused) = change.check(known) {
             return Ok(Err(refused));
         }
-        let by = (by, self.now());
-        audit_log::write_group_change(&self.connection, by, name, change)?;
-        match change {
-            GroupChange::Add(limit) | GroupChange::Update(limit) => {
-                let [day, week, month, ever] =
-                    Period::ALL.map(|period| limit.get(period).map(Usd::as_micros));
-                let write = "INSERT OR REPLACE INTO groups
-                    (name, day_micros, week_micros, month_micros, ever_micros) VALUES (?, ?, ?, ?, ?)";
-                self.connection.run(write, params![name, day, week, month, ever])?;
-            }
-            GroupChange::Remove => {
-                self.connection.run("DELETE FROM groups WHERE name = ?", [name])?;
-            }
+        let budget =
+            "SELECT day_micros, week_micros, month_micros, ever_micros FROM groups WHERE name = ?";
+        let old = self.connection.first(budget, [name], |row| limits::limit(row, 0))?;
+        let old = old.unwrap_or_default();
+        let new = match change {
+            GroupChange::Add(limit) => Some(limit),
+            GroupChange::Update(change) => Some(change.apply(old)),
+            GroupChange::Remove => None,
+        };
+        let (by, limits) = ((by, self.now()), (old, new.unwrap_or_default()));
+        audit_log::write_group_change(&self.connection, by, (name, change), limits)?;
+        if let Some(limit) = new {
+            let [day, week, month, ever] =
+                Period::ALL.map(|period| limit.get(period).map(Usd::as_micros));
+            let write = "INSERT OR REPLACE INTO groups
+                (name, day_micros, week_micros, month_micros, ever_micros) VALUES (?, ?, ?, ?, ?)";
+            self.connection.run(write, params![name, day, week, month, ever])?;
+        } else {
+            self.connection.run("DELETE FROM groups WHERE name = ?", [name])?;
         }
         self.forget_limits();
         Ok(Ok(()))

@@ -55,7 +55,7 @@ impl SqliteStore {
                     && before.as_ref().is_some_and(Member::is_active_admin);
                 let (by, before) = ((&by, now), (&**name, before.as_ref()));
                 audit_log::write_member_change(connection, by, before, change)?;
-                let mut applied = apply_change(connection, name, change, now)?;
+                let mut applied = apply_change(connection, before, change, now)?;
                 if applied.is_ok() && needs_other_admin && !has_admin(connection)? {
                     applied = Err(MemberError::LastAdmin);
                 }
@@ -195,15 +195,14 @@ fn set_token_secret_fingerprint(connection: &Connection, fingerprint: Digest) ->
 
 fn apply_change(
     connection: &Connection,
-    name: &str,
+    (name, before): (&str, Option<&Member>),
     change: &MemberChange,
     now: Duration,
 ) -> ChangeResult {
     if !matches!(change, MemberChange::Add(_) | MemberChange::Revoke) {
-        let ask = "SELECT revoked IS NULL FROM members WHERE name = ?";
-        match connection.first(ask, [name], |row| row.get(0))? {
-            Some(true) => {}
-            Some(false) => return Ok(Err(MemberError::Revoked)),
+        match before.map(|member| member.revoked_at) {
+            Some(None) => {}
+            Some(Some(_)) => return Ok(Err(MemberError::Revoked)),
             None => return Ok(Err(MemberError::NotFound)),
         }
     }
@@ -220,8 +219,10 @@ fn apply_change(
             }
             end_sessions(connection, name)?;
         }
-        MemberChange::Update { role, own_budget, group, may_buy } => {
-            update(connection, name, (*role, *own_budget), may_buy.as_ref())?;
+        MemberChange::Update { role, budget, group, may_buy } => {
+            let old = before.map(|member| member.own_budget).unwrap_or_default();
+            let new = Some(budget.apply(old)).filter(|new| *new != old);
+            update(connection, name, (*role, new), may_buy.as_ref())?;
             if let Some(group) = group {
                 let write = "UPDATE members SET group_name = ? WHERE name = ?";
                 connection.run(write, params![group, name])?;

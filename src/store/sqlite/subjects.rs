@@ -17,9 +17,9 @@ use super::members::bump_version;
 use super::{Result, audit_log};
 use crate::contract::money::SpendLimit;
 use crate::contract::selection::Selection;
-use crate::store::audit_log::REVOKE_SUBJECT;
+use crate::store::audit_log::{ADD_TOKEN, REVOKE_SUBJECT, REVOKE_TOKEN, describe_token};
 use crate::store::subject::{
-    MAX_SESSIONS_PER_SUBJECT, MAX_TOKENS_PER_SUBJECT, budget_text, read_budget,
+    MAX_SESSIONS_PER_SUBJECT, MAX_TOKENS_PER_SUBJECT, NO_NAME, budget_text, read_budget,
 };
 use crate::store::{
     Actor, Caller, Digest, Role, Subject, SubjectLogin, SubjectTerms, SubjectToken, TokenRefusal,
@@ -29,6 +29,9 @@ use crate::store::{
 const KEEP_SUBJECT: &str = "INSERT OR REPLACE INTO subjects
     (issuer, name, role, budget, group_name, may_buy, display_name, signed_in)
     VALUES (?, ?, ?, ?, ?, ?, ?, ?)";
+/// If no issuer is recorded, the users say whose they are.
+const OTHER_ISSUER: &str = "SELECT issuer FROM subjects WHERE issuer <> ?1
+    AND (name = ?2 OR NOT EXISTS (SELECT 1 FROM subjects WHERE name = ?2)) LIMIT 1";
 const TRIM_SESSIONS: &str = "DELETE FROM subject_logins
     WHERE issuer = ?1 AND subject = ?2 AND token IS NULL AND number NOT IN (
         SELECT number FROM subject_logins WHERE issuer = ?1 AND subject = ?2 AND token IS NULL
@@ -57,6 +60,8 @@ macro_rules! own_tokens {
 const HAS_SESSION: &str =
     "SELECT EXISTS (SELECT 1 FROM subject_logins WHERE id = ? AND token IS NULL)";
 const COUNT_TOKENS: &str = own_tokens!("SELECT count(*), coalesce(max(own.token = ?3), 0)", "");
+const TOKEN: &str =
+    own_tokens!("SELECT own.token || ' (' || own.prefix || ')'", "AND own.token = ?3");
 const TOKENS: &str = own_tokens!(
     "SELECT own.id, own.token, own.prefix, own.budget, own.created, own.until, own.last_used",
     "ORDER BY own.number"
@@ -66,7 +71,7 @@ const REMOVE_TOKEN: &str = concat!(
     own_tokens!("SELECT own.number", "AND own.token = ?3"),
     ")"
 );
-const ADD_TOKEN: &str = "INSERT INTO subject_logins
+const INSERT_TOKEN: &str = "INSERT INTO subject_logins
     (id, issuer, subject, until, token, prefix, budget, created)
     SELECT ?2, issuer, subject, ?3, ?4, ?5, ?6, ?7 FROM subject_logins WHERE id = ?1";
 const TOKEN_USED: &str = "UPDATE subject_logins SET last_used = max(?2, coalesce(last_used, 0))
@@ -100,6 +105,30 @@ impl SqliteStore {
         self.run(Durability::Synced, end).await
     }
 
+    pub(in crate::store) async fn other_issuer(
+        &self,
+        issuer: Arc<str>,
+    ) -> Result<Option<Arc<str>>, Unavailable> {
+        self.run_while_starting(Durability::Buffered, move |ledger| {
+            Ok(ledger.connection.first(OTHER_ISSUER, params![issuer, NO_NAME], |row| row.get(0))?)
+        })
+        .await
+    }
+
+    pub(in crate::store) async fn record_issuer(
+        &self,
+        issuer: Arc<str>,
+    ) -> Result<(), Unavailable> {
+        self.run_while_starting(Durability::Synced, move |ledger| {
+            let connection = &ledger.connection;
+            connection.run("DELETE FROM subjects WHERE name = ?", [NO_NAME])?;
+            let (name, terms) = (NO_NAME.into(), SubjectTerms::default());
+            let recorded = Subject { issuer: Arc::clone(&issuer), name, terms };
+            keep_subject(connection, &recorded, nanos(ledger.now()))
+        })
+        .await
+    }
+
     pub(in crate::store) async fn subject_logins(&self) -> Result<Vec<SubjectLogin>, Unavailable> {
         self.run_while_starting(Durability::Buffered, |ledger| {
             Ok(ledger.connection.all(LOGINS, [nanos(ledger.now())], login)?)
@@ -123,7 +152,9 @@ impl SqliteStore {
             let (until, created, budget) =
                 (nanos(*expires_at), nanos(*created_at), budget_text(*budget));
             let values = params![session, id, until, name, prefix, budget, created];
-            connection.run(ADD_TOKEN, values)?;
+            connection.run(INSERT_TOKEN, values)?;
+            let act = (ADD_TOKEN, Some(describe_token(&token)));
+            write_own_act(ledger, session, act, None)?;
             bump_version(connection)?;
             Ok(Ok(()))
         };
@@ -147,10 +178,13 @@ impl SqliteStore {
         name: Arc<str>,
     ) -> Result<bool, Unavailable> {
         let remove = move |ledger: &Ledger| {
-            let now = nanos(ledger.now());
-            let removed = ledger.connection.run(REMOVE_TOKEN, params![session, now, name])?;
-            bump_version(&ledger.connection)?;
-            Ok(removed > 0)
+            let (connection, now) = (&ledger.connection, nanos(ledger.now()));
+            let known = connection.first(TOKEN, params![session, now, name], |row| row.get(0))?;
+            let Some(token) = known else { return Ok(false) };
+            write_own_act(ledger, session, (REVOKE_TOKEN, None), Some(token))?;
+            connection.run(REMOVE_TOKEN, params![session, now, name])?;
+            bump_version(connection)?;
+            Ok(true)
         };
         self.run(Durability::Synced, remove).await
     }
@@ -190,6 +224,23 @@ impl SqliteStore {
         };
         self.run(Durability::Synced, revoke).await
     }
+}
+
+/// Writes what the user with this session did to a token.
+fn write_own_act(
+    ledger: &Ledger,
+    session: Digest,
+    (act, new): (&str, Option<String>),
+    old: Option<String>,
+) -> Result<()> {
+    let connection = &ledger.connection;
+    let of_session = "SELECT subject FROM subject_logins WHERE id = ?";
+    let Some(subject) = connection.first(of_session, [session], |row| row.get(0))? else {
+        return Ok(());
+    };
+    let user = Caller::Subject(subject);
+    let by = (&Actor::from(&user), ledger.now());
+    audit_log::write(connection, by, (act, &user.name()), (old.as_deref(), new.as_deref()))
 }
 
 fn delete_expired(connection: &Connection, now: i64) -> Result<()> {

@@ -4,7 +4,7 @@ use std::thread;
 
 use serde_json::{Value, json};
 use tollgate::contract::money::Usd;
-use tollgate::store::{GroupChange, Period, SpendLimit};
+use tollgate::store::{GroupChange, LimitChange, Period, SpendLimit};
 
 use super::MEMBERS;
 use crate::support::client::Answer;
@@ -93,7 +93,7 @@ fn member_that_moves_leaves_its_spending_behind() {
         assert_eq!(buy(&gate, ann.bearer(), &format!("{group} again")).status, 402);
     }
     // A raised budget applies to the next purchase.
-    gate.group("sales", GroupChange::Update(limit(Period::Month, 2)));
+    gate.group("sales", GroupChange::Update(LimitChange::default().set(limit(Period::Month, 2))));
     assert_eq!(buy(&gate, ann.bearer(), "raised").status, 200);
     assert_eq!(upstream.charges(), [PRICE; 3]);
 }

@@ -1,5 +1,7 @@
 //! Admins add, change and revoke members over HTTP; each change applies at once and is in the audit log.
 
+use std::thread;
+
 use serde_json::{Value, json};
 use tollgate::store::{GroupChange, Role, SpendLimit};
 
@@ -283,5 +285,38 @@ fn mode_without_members_has_none_to_manage() {
     for (method, path, body, _) in CHANGES {
         let refused = gate.ask(method, path, &[], body);
         assert_eq!((refused.status, &*refused.code()), (403, "forbidden"), "{method} {path}");
+    }
+}
+
+#[test]
+fn admins_who_change_different_limits_at_once_keep_both() {
+    for store in STORES {
+        let (_upstream, gate) = gate(&format!("limits.burst = 1000\n{store}"));
+        let (root, other) =
+            (admin(&gate), gate.member_with("other", Role::Admin, SpendLimit::default()));
+        gate.member("ann");
+        gate.group("design", GroupChange::Add(SpendLimit::default()));
+        for amount in 1..=20 {
+            for path in ["/bff/admin/members/ann", "/bff/admin/groups/design"] {
+                let change = |holder: &Holder, period: &str| {
+                    let body = json!({"budget": {period: amount.to_string()}}).to_string();
+                    let answer = gate.ask("PATCH", path, &[holder.bearer()], &body);
+                    assert!(answer.status < 300, "{}", answer.text());
+                };
+                thread::scope(|scope| {
+                    scope.spawn(|| change(&root, "day"));
+                    scope.spawn(|| change(&other, "week"));
+                });
+                let list = path.rsplit_once('/').unwrap().0;
+                let listed = gate.ask("GET", list, &[root.bearer()], "").json();
+                let kind = list.rsplit_once('/').unwrap().1;
+                let rows = listed[kind].as_array().unwrap();
+                let row = rows.iter().find(|row| row["name"] == "ann" || row["name"] == "design");
+                let budgets = row.unwrap()["budgets"].as_array().unwrap();
+                let limits: Vec<_> = budgets[..2].iter().map(|one| &one["limit"]).collect();
+                let both = json!(format!("{amount}.000000"));
+                assert_eq!(limits, [&both, &both], "{path}");
+            }
+        }
     }
 }

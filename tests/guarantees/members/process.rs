@@ -100,6 +100,37 @@ fn server_does_not_start_with_a_changed_secret() {
 }
 
 #[test]
+fn check_and_start_judge_a_leftover_secret_alike_in_every_mode() {
+    const OTHER: &str = "another secret of 0123456789abcdef0123456789";
+    let folder = TempDir::with_prefix("tollgate-gate-").unwrap();
+    let write = |more: &str| {
+        let settings = format!(
+            "store.url = \"sqlite:ledger.db\"\nserver.listen = \"127.0.0.1:0\"\n\
+             admin.listen = \"127.0.0.1:0\"\n{more}"
+        );
+        fs::write(folder.path().join("proxy.toml"), settings).unwrap();
+    };
+    write(MEMBERS);
+    let added = run(folder.path(), &["member", "add", "ann"], &[("TOLLGATE_SECRET", SECRET)]);
+    assert_eq!(added.code, Some(0), "{added:?}");
+    let oidc = "access.mode = \"oidc\"\naccess.oidc = { issuer = \"http://127.0.0.1:9\", \
+        client_id = \"tollgate\" }";
+    for (more, is_refused) in [("mcp.enabled = true", true), (oidc, true), ("", false)] {
+        write(more);
+        let environment = [("TOLLGATE_SECRET", OTHER)];
+        let checked = run(folder.path(), &["check"], &environment);
+        let mut server = Process::start(folder.path(), &environment);
+        let expected = if is_refused { 2 } else { 0 };
+        assert_eq!(checked.code, Some(expected), "{more}: {checked:?}");
+        if !is_refused {
+            server.address("page");
+            server.signal(Signal::SIGTERM);
+        }
+        assert_eq!(server.wait().code(), Some(expected), "{more}: {}", server.printed());
+    }
+}
+
+#[test]
 fn members_job_stays_private_after_switching_to_open_mode() {
     let upstream = Upstream::start(|received| match received.method.as_str() {
         "POST" => Reply::video("job-of-ann"),

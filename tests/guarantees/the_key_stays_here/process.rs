@@ -169,7 +169,9 @@ fn panic_in_a_server(text: &str) {
     let loaded = cli::load_from(None, true, folder.path(), variables).expect("right settings");
     thread::spawn(move || {
         let runtime = cli::runtime().unwrap();
-        runtime.block_on(cli::serve(loaded, None, false, &mut std::io::sink())).ok();
+        runtime
+            .block_on(cli::serve(loaded, None, cli::Adopt::default(), &mut std::io::sink()))
+            .ok();
     });
     until("it serves", || TcpStream::connect(admin).is_ok());
     let text = text.to_owned();
