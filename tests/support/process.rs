@@ -3,13 +3,15 @@
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
 use std::net::SocketAddr;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::process::{Child, ChildStderr, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use nix::pty::{Winsize, openpty};
+use nix::fcntl::OFlag;
+use nix::pty::{grantpt, posix_openpt, ptsname_r, unlockpt};
 use nix::sys::signal;
 use nix::unistd::Pid;
 use serde_json::Value;
@@ -65,16 +67,19 @@ pub(crate) fn run_on_terminal(
     environment: &[(&str, &str)],
     is_whole: bool,
 ) -> Ended {
-    let size = Winsize { ws_row: 24, ws_col: 100, ws_xpixel: 0, ws_ypixel: 0 };
-    let ends = openpty(&size, None).expect("a terminal");
-    let own = || Stdio::from(ends.slave.try_clone().expect("a descriptor"));
+    // No process that another test starts inherits it: a terminal ends when nobody can write to it.
+    let own_end = OFlag::O_RDWR | OFlag::O_NOCTTY | OFlag::O_CLOEXEC;
+    let mut terminal = posix_openpt(own_end).expect("a terminal");
+    grantpt(&terminal).and_then(|()| unlockpt(&terminal)).expect("our terminal");
+    let mut other_end = File::options();
+    other_end.read(true).write(true).custom_flags(OFlag::O_NOCTTY.bits());
+    let other_end = other_end.open(ptsname_r(&terminal).expect("a path")).expect("its other end");
+    let own = || Stdio::from(other_end.try_clone().expect("a descriptor"));
     let mut command = command(folder, arguments, environment);
     command.env("TERM", "xterm");
     command.stderr(own()).stdout(if is_whole { own() } else { Stdio::piped() });
     let child = command.spawn().expect("the binary starts");
-    // A terminal ends when nobody can write to it any more.
-    drop((command, ends.slave));
-    let mut terminal = File::from(ends.master);
+    drop((command, other_end));
     let shown = thread::spawn(move || {
         let mut shown = Vec::new();
         // Its end is an error.
