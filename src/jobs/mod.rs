@@ -282,9 +282,10 @@ impl Shared {
         }
         #[cfg(feature = "postgres")]
         let followed = self.followed.take(&job.request_id);
-        #[cfg(not(feature = "postgres"))]
-        let followed = None;
+        #[cfg(feature = "postgres")]
         let started = followed.unwrap_or_else(|| Arc::new(PolledJob::new(job)));
+        #[cfg(not(feature = "postgres"))]
+        let started = Arc::new(PolledJob::new(job));
         polled.insert(Arc::clone(&started.job.request_id), Arc::clone(&started));
         let (shared, job) = (Arc::clone(self), Arc::clone(&started));
         let polling = async move {
