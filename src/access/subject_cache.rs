@@ -139,7 +139,8 @@ impl SubjectCache {
             return Ok(found);
         }
         admit()?;
-        self.logins.refresh_since(clock::now()).await;
+        // Boxed, so that no other request has room for it.
+        Box::pin(self.logins.refresh_since(clock::now())).await;
         self.session(id)?.ok_or(Denied::Invalid)
     }
 

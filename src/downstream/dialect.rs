@@ -103,8 +103,11 @@ pub(super) fn path_matches(known: &str, path: &str) -> bool {
 
 /// Returns the segment of a path that the `*` of a table entry stands for.
 pub(super) fn segment<'p>(known: &str, path: &'p str) -> Option<&'p str> {
-    let (before, after) = known.split_once('*')?;
-    let segment = path.strip_prefix(before)?.strip_suffix(after)?;
+    // Most entries differ from a path long before their end, so none is searched for its `*`.
+    let is_same = |(known, path): &(u8, u8)| known == path && *known != b'*';
+    let same = known.bytes().zip(path.bytes()).take_while(is_same).count();
+    let after = known.get(same..)?.strip_prefix('*')?;
+    let segment = path.get(same..)?.strip_suffix(after)?;
     (!segment.is_empty() && !segment.contains('/')).then_some(segment)
 }
 

@@ -290,9 +290,10 @@ impl Shared {
         }
         #[cfg(feature = "postgres")]
         let followed = self.followed.take(&job.request_id);
-        #[cfg(not(feature = "postgres"))]
-        let followed = None;
+        #[cfg(feature = "postgres")]
         let started = followed.unwrap_or_else(|| Arc::new(PolledJob::new(job)));
+        #[cfg(not(feature = "postgres"))]
+        let started = Arc::new(PolledJob::new(job));
         let stop = self.shutdown.child_token();
         let polling = Polling {
             job: Arc::clone(&started),

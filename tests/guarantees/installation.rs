@@ -148,8 +148,9 @@ fn package_is_clean_and_installs_as_documented() {
          {then} && \
          test -e /etc/systemd/system/multi-user.target.wants/tollgate.service && \
          test -e /etc/systemd/system/sockets.target.wants/tollgate.socket && \
+         test -e /etc/systemd/system/sockets.target.wants/tollgate-redirect.socket && \
          apt-get -y purge tollgate && test \"$(ls -A /etc/tollgate)\" = gateway-key && \
-         test ! -L /etc/systemd/system/sockets.target.wants/tollgate.socket && \
+         test -z \"$(ls /etc/systemd/system/sockets.target.wants/tollgate*)\" && \
          test ! -e /usr/bin/tollgate && \
          echo installed and purged"
     );

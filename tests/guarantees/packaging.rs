@@ -40,9 +40,12 @@ fn unit_is_valid_and_confined() {
     let path = folder.path().join("tollgate.service");
     fs::write(&path, unit).unwrap();
     let mut verify = Command::new("systemd-analyze");
-    let socket = folder.path().join("tollgate.socket");
-    fs::copy("contrib/tollgate.socket", &socket).unwrap();
-    let said = done(verify.args(["verify", "--man=no"]).args([&path, &socket]));
+    let sockets = ["tollgate.socket", "tollgate-redirect.socket"].map(|name| {
+        let socket = folder.path().join(name);
+        fs::copy(Path::new("contrib").join(name), &socket).unwrap();
+        socket
+    });
+    let said = done(verify.args(["verify", "--man=no"]).arg(&path).args(&sockets));
     assert_eq!(said, "");
     let mut security = Command::new("systemd-analyze");
     // On a scale of 0 to 10, times ten.

@@ -18,7 +18,7 @@ use super::packaging::{START, UNIT, is_long};
 use super::startup::ask;
 use crate::support::process::{Process, Signal};
 use crate::support::server::{ReservedPort, exchange};
-use crate::support::{CHAT, until_within};
+use crate::support::{CHAT, certificate, until_within};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_tollgate");
 /// A sandbox behind a passed socket, whose limits are no limit for a test.
@@ -130,6 +130,43 @@ fn passed_sockets_are_found_by_name() {
         assert_eq!(ask(address, "POST", "/api/v1/chat", CHAT).status, 200);
     }
     assert_eq!(ask(admin, "GET", "/readyz", "").status, 200);
+    server.signal(Signal::SIGTERM);
+    assert_eq!(server.wait().code(), Some(0), "{}", server.printed());
+}
+
+#[test]
+fn shipped_sockets_serve_https_and_its_redirect() {
+    let folder = TempDir::with_prefix("tollgate-systemd-").unwrap();
+    certificate::write(folder.path(), &["localhost"]);
+    let ports = [(); 2].map(|()| ReservedPort::new());
+    let [page, plain] = ports.each_ref().map(ReservedPort::address);
+    drop(ports);
+    let mut command = Command::new("systemd-socket-activate");
+    let mut names = Vec::new();
+    for (socket, port, address) in [("tollgate", "443", page), ("tollgate-redirect", "80", plain)] {
+        let unit = fs::read_to_string(format!("contrib/{socket}.socket")).unwrap();
+        assert!(unit.contains(&format!("\nListenStream={port}\n")), "{unit}");
+        let name = unit.lines().find_map(|line| line.strip_prefix("FileDescriptorName="));
+        names.push(name.unwrap().to_owned());
+        command.args(["-l", &address.to_string()]);
+    }
+    command.arg(format!("--fdname={}", names.join(":")));
+    let tls = [
+        ("TOLLGATE_SERVER__TLS", certificate::SETTING),
+        ("TOLLGATE_SERVER__REDIRECT", "[\"systemd:redirect\"]"),
+    ];
+    for (name, value) in PASSED.iter().chain(&tls) {
+        command.args(["-E", &format!("{name}={value}")]);
+    }
+    command.arg(PROGRAM).current_dir(folder.path()).env_clear();
+    let mut server = Process::spawn(command);
+    until_within(START, "the service manager listens", || TcpStream::connect(plain).is_ok());
+    assert_eq!(server.address("page"), page);
+    let answer = exchange(plain, "GET", "/a?b", &[("host", "localhost")], "");
+    assert!(answer.starts_with("HTTP/1.1 308 "), "{answer}");
+    assert!(answer.contains("\r\nlocation: https://localhost/a?b\r\n"), "{answer}");
+    let answer = exchange(page, "GET", "/healthz", &[], "");
+    assert!(answer.contains("expected https on this port"), "{answer}");
     server.signal(Signal::SIGTERM);
     assert_eq!(server.wait().code(), Some(0), "{}", server.printed());
 }

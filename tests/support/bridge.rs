@@ -14,6 +14,7 @@ use hyper::client::conn::http2::{self, SendRequest};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
+use socket2::SockRef;
 use tokio::io::copy_bidirectional;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::runtime;
@@ -22,6 +23,9 @@ use tokio_rustls::client::TlsStream;
 use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
 use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 use tokio_util::sync::{CancellationToken, DropGuard};
+
+/// How many bytes the kernel holds between the gate and a client, in each of two sockets.
+const BUFFER: u32 = 64 * 1_024;
 
 /// How clients reach a gate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -99,6 +103,9 @@ async fn pass(
     transport: Transport,
 ) {
     let socket = TcpSocket::new_v4().unwrap();
+    // What the bridge holds counts as delivered, although its client may not read it.
+    socket.set_recv_buffer_size(BUFFER).unwrap();
+    SockRef::from(&client).set_send_buffer_size(BUFFER as usize).unwrap();
     socket.bind((peer.ip(), 0).into()).unwrap();
     let Ok(stream) = socket.connect(gate).await else { return };
     stream.set_nodelay(true).ok();

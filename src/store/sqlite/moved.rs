@@ -6,6 +6,7 @@ use super::column;
 use crate::store::Reason;
 
 /// Returns where it was moved.
+#[cfg(feature = "postgres")]
 pub(super) fn destination(connection: &Connection) -> rusqlite::Result<Option<String>> {
     connection.query_row("SELECT destination FROM moved", [], |row| row.get(0)).optional()
 }
