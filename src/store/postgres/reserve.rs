@@ -58,7 +58,7 @@ macro_rules! reserve {
   (SELECT 2, number, id, state, coalesce(cost_micros, price_micros), keep_until,
      payload IS DISTINCT FROM $8::bytea
    FROM purchases, t
-   WHERE key = ANY($22::bytea[]) AND NOT (state = 'charged' AND keep_until <= t.now)
+   WHERE cardinality($22::bytea[]) > 0 AND key = ANY($22::bytea[]) AND NOT (state = 'charged' AND keep_until <= t.now)
    ORDER BY array_position($22::bytea[], key) LIMIT 1)
   UNION ALL
   (SELECT 2, number, id, state, price_micros, keep_until, false

@@ -31,6 +31,8 @@ FROM (SELECT {now} AS now) t,
 WHERE NOT EXISTS (SELECT 1 FROM slots WHERE slots.id = w.slot)
 ON CONFLICT (slot) DO UPDATE SET owner = excluded.owner, seen = excluded.seen";
 /// The free slots, as steps of a statement: the limit is `$2` to `$5`, and `$8` how long slots are kept.
+///
+/// With its order and limit, the database reads only taken slots, and not those of a whole day.
 macro_rules! free_slots {
     () => {
         "t AS MATERIALIZED (SELECT {now} AS now),
@@ -47,9 +49,11 @@ l AS MATERIALIZED (
     FROM rate_limit
   ) effective
 ), busy AS MATERIALIZED (
-  SELECT caller, count(*) AS slots, min(replied) AS first_reply FROM slots, l, t
-  WHERE coalesce(replied, 9223372036854775807) > t.now - l.lifetime AND at <= t.now + $8::bigint
-  GROUP BY caller
+  SELECT caller, count(*) AS slots, min(replied) AS first_reply FROM l, t, LATERAL (
+    SELECT caller, replied FROM slots
+    WHERE coalesce(replied, 9223372036854775807) > t.now - l.lifetime AND at <= t.now + $8::bigint
+    ORDER BY coalesce(replied, 9223372036854775807) DESC LIMIT l.requests
+  ) AS taken GROUP BY caller
 ), free AS MATERIALIZED (
   SELECT CASE WHEN t.now < l.blocked_until THEN 0
     ELSE greatest(l.requests - coalesce((SELECT sum(slots) FROM busy), 0)::bigint, 0) END AS slots
