@@ -19,7 +19,7 @@ impl Dialect {
         if cfg!(not(feature = "openai")) {
             return Self::Native;
         }
-        let is_in = |known: &[&str]| known.iter().any(|known| path_matches(known, path));
+        let is_in = |known: &[&str]| known.iter().any(|known| is_at_or_below(known, path));
         if is_in(&["/v1", "/v1/"]) {
             return Self::OpenAi;
         }
@@ -96,9 +96,11 @@ pub(super) fn hint(path: &str) -> Option<&'static str> {
 /// Compares a path with a table entry. An entry that ends in `/` matches all paths below it, and a
 /// `*` matches one segment.
 pub(super) fn path_matches(known: &str, path: &str) -> bool {
-    path == known
-        || (known.ends_with('/') && path.starts_with(known))
-        || segment(known, path).is_some()
+    is_at_or_below(known, path) || segment(known, path).is_some()
+}
+
+fn is_at_or_below(known: &str, path: &str) -> bool {
+    path == known || (known.ends_with('/') && path.starts_with(known))
 }
 
 /// Returns the segment of a path that the `*` of a table entry stands for.

@@ -122,9 +122,9 @@ pub(super) async fn run(shared: Arc<Shared>, polled: Arc<PolledJob>, later: Dura
 
 async fn poll(shared: Arc<Shared>, polled: Arc<PolledJob>, later: Duration) {
     let (store, job) = (&shared.store, &polled.job);
-    let times = store.job_durations(Arc::clone(&job.model), HISTORY_SIZE).await.unwrap_or_default();
     let age = store.now().saturating_sub(job.at);
-    let mut schedule = PollSchedule::new(times, age, clock::now()).delayed(later);
+    let mut schedule = PollSchedule::new(age, clock::now()).delayed(later);
+    let mut knows_durations = false;
     loop {
         polled.due(&schedule).await;
         let Some(setup) = shared.setup.load_full() else { return };
@@ -145,6 +145,12 @@ async fn poll(shared: Arc<Shared>, polled: Arc<PolledJob>, later: Duration) {
                     update.polls += 1;
                 });
             }
+        }
+        // Not before the first poll: the ledger is busy with the sale.
+        if !knows_durations {
+            let times = store.job_durations(Arc::clone(&job.model), HISTORY_SIZE).await;
+            schedule = schedule.with_durations(times.unwrap_or_default());
+            knows_durations = true;
         }
     }
 }
@@ -186,14 +192,13 @@ async fn record_status(shared: &Shared, polled: &PolledJob, status: StatusUpdate
     let is_new = polled.updates.borrow().status.as_ref().is_none_or(is_change);
     let request_id = &polled.job.request_id;
     if is_new {
-        let stored = async {
-            if status.state != JobState::Open {
-                // The settlement that stores the job may still be in the retry queue.
-                shared.store.insert_job(&polled.job).await?;
+        let stored = match status.state {
+            JobState::Open => shared.store.update_job(Arc::clone(request_id), status.clone()).await,
+            JobState::Finished | JobState::Failed => {
+                shared.store.end_job(&polled.job, status.clone()).await
             }
-            shared.store.update_job(Arc::clone(request_id), status.clone()).await
         };
-        if let Err(error) = stored.await {
+        if let Err(error) = stored {
             error!(%error, job = &**request_id, "job state not recorded");
         }
         if status.state != JobState::Open {
@@ -235,7 +240,7 @@ mod tests {
     async fn first_watcher_wakes_poller_and_last_one_slows_it_down() {
         let (job, start) = (watched(), clock::now());
         let times = vec![Duration::from_secs(600)];
-        let mut pace = PollSchedule::new(times, Duration::ZERO, start);
+        let mut pace = PollSchedule::new(Duration::ZERO, start).with_durations(times);
         pace.answered(start);
         let within = |seconds| timeout(Duration::from_secs(seconds), job.due(&pace));
         within(50).await.expect_err("it is not watched");
@@ -253,7 +258,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn new_watcher_wakes_sleeping_poller() {
         let job = watched();
-        let mut pace = PollSchedule::new(vec![], Duration::ZERO, clock::now());
+        let mut pace = PollSchedule::new(Duration::ZERO, clock::now());
         pace.answered(clock::now());
         let (sleeper, start) = (Arc::clone(&job), clock::now());
         let due = tokio::spawn(async move { sleeper.due(&pace).await });

@@ -24,11 +24,23 @@ pub(super) struct PollSchedule {
 }
 
 impl PollSchedule {
-    /// `times` are the durations of earlier jobs of the model; `age` is how old this job is.
-    pub(super) fn new(mut times: Vec<Duration>, age: Duration, now: Instant) -> Self {
+    /// `age` is how old the job is.
+    pub(super) fn new(age: Duration, now: Instant) -> Self {
+        Self {
+            usual_duration: DEFAULT_JOB_DURATION,
+            started: now,
+            first: FIRST_POLL,
+            age,
+            last: None,
+            failures: 0,
+        }
+    }
+
+    /// `times` are the durations of earlier jobs of the model. They matter after the first poll.
+    pub(super) fn with_durations(mut self, mut times: Vec<Duration>) -> Self {
         times.sort_unstable();
-        let usual_duration = times.get(times.len() / 2).copied().unwrap_or(DEFAULT_JOB_DURATION);
-        Self { usual_duration, started: now, first: FIRST_POLL, age, last: None, failures: 0 }
+        self.usual_duration = times.get(times.len() / 2).copied().unwrap_or(DEFAULT_JOB_DURATION);
+        self
     }
 
     pub(super) fn delayed(mut self, by: Duration) -> Self {
@@ -109,7 +121,11 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn watched_job_is_polled_at_once_and_every_five_seconds_at_least() {
         for times in [vec![], seconds(&[1]), seconds(&[3_000])] {
-            let gaps = gaps(PollSchedule::new(times, Duration::ZERO, clock::now()), true, true);
+            let gaps = gaps(
+                PollSchedule::new(Duration::ZERO, clock::now()).with_durations(times),
+                true,
+                true,
+            );
             assert_eq!(gaps[0], Duration::ZERO);
             assert!(
                 gaps[1..].iter().all(|gap| (2 * SECOND..=5 * SECOND).contains(gap)),
@@ -120,7 +136,8 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn unwatched_job_is_polled_rarely_except_around_its_usual_duration() {
-        let pace = PollSchedule::new(seconds(&[90, 100, 3_000]), Duration::ZERO, clock::now());
+        let pace = PollSchedule::new(Duration::ZERO, clock::now())
+            .with_durations(seconds(&[90, 100, 3_000]));
         let gaps = gaps(pace, false, true);
         assert!(gaps[0] <= 2 * SECOND, "the first within two seconds");
         assert_eq!(gaps[1..3], seconds(&[60, 14]), "sparse until three quarters of the median");
@@ -134,20 +151,20 @@ mod tests {
         assert!((4..=8).contains(&around), "{around} polls around its time");
         assert!(gaps.len() < 60, "{} polls in two hours", gaps.len());
         assert!(gaps.last().is_some_and(|last| *last >= MAX_GAP));
-        let old = PollSchedule::new(vec![], 90 * 86_400 * SECOND, clock::now());
+        let old = PollSchedule::new(90 * 86_400 * SECOND, clock::now());
         assert_eq!(old.unwatched_gap(90 * 86_400 * SECOND), MAX_GAP_OF_OLD_JOBS);
     }
 
     #[tokio::test(start_paused = true)]
     async fn polls_that_bring_no_word_come_ever_more_slowly() {
         for (is_watched, longest) in [(true, MAX_WATCHED_BACKOFF), (false, MAX_GAP)] {
-            let pace = PollSchedule::new(vec![], 500 * SECOND, clock::now());
+            let pace = PollSchedule::new(500 * SECOND, clock::now());
             let gaps = gaps(pace, is_watched, false);
             assert!(gaps[1..].is_sorted(), "{gaps:?}");
             // Beyond the longest pause it is the age alone that makes them rarer.
             assert!(gaps.last().is_some_and(|last| *last >= longest && *last <= 3 * longest));
         }
-        let mut pace = PollSchedule::new(vec![], Duration::ZERO, clock::now());
+        let mut pace = PollSchedule::new(Duration::ZERO, clock::now());
         (0..100).for_each(|_| pace.failed(clock::now()));
         pace.answered(clock::now());
         assert_eq!(pace.next_poll(true) - clock::now(), 5 * SECOND);
@@ -155,7 +172,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn old_job_is_polled_soon_after_restart() {
-        let pace = PollSchedule::new(vec![], 86_400 * SECOND, clock::now());
+        let pace = PollSchedule::new(86_400 * SECOND, clock::now());
         assert!(pace.next_poll(false) - clock::now() <= 2 * SECOND);
     }
 }

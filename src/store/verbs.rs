@@ -195,6 +195,10 @@ impl Store {
         /// Records the gateway's latest status of a job, unless it has ended or is not known.
         update_job(request_id: Arc<str>, update: StatusUpdate) -> (), other("update_job");
 
+        /// Records the last status of a job. If the settlement that records the job still waits for
+        /// a retry, this records the job, too.
+        end_job(job: &Job, update: StatusUpdate) -> (), other("end_job");
+
         find_job(request_id: Arc<str>) -> Option<Job>, other("find_job");
 
         open_jobs() -> Vec<Job>, other("open_jobs");

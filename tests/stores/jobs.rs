@@ -96,6 +96,21 @@ async fn latest_status_is_kept_and_ended_jobs_stay_ended(fixture: Fixture) {
     assert_eq!(fixture.job("nobody's").await, None);
 }
 
+async fn end_of_a_job_is_recorded_before_and_after_the_job(fixture: Fixture) {
+    let (accepted, waiting) = (job("r-1", "ann"), job("r-2", "bob"));
+    fixture.accept(&accepted).await;
+    for job in [accepted, waiting] {
+        for state in [JobState::Finished, JobState::Failed] {
+            let end = fixture.store.end_job(&job, word(SECOND, state));
+            bounded(end).await.expect("written down");
+        }
+        // Its settlement was retried.
+        fixture.accept(&job).await;
+        let latest_update = Some(word(SECOND, JobState::Finished));
+        assert_eq!(fixture.job(&job.request_id).await, Some(Job { latest_update, ..job }));
+    }
+}
+
 async fn open_jobs_come_oldest_first_until_they_end(fixture: Fixture) {
     for name in ["a", "b", "c", "d"] {
         fixture.accept(&job(name, "ann")).await;
@@ -136,6 +151,7 @@ async fn model_duration_is_estimated_from_finished_jobs(fixture: Fixture) {
 
 on_every_backend!(
     job_is_found_as_accepted,
+    end_of_a_job_is_recorded_before_and_after_the_job,
     known_job_is_not_overwritten,
     latest_status_is_kept_and_ended_jobs_stay_ended,
     open_jobs_come_oldest_first_until_they_end,

@@ -40,6 +40,15 @@ impl PostgresStore {
         self.write_job(events::job_update(&request_id, update)).await
     }
 
+    pub(in crate::store) async fn end_job(
+        &self,
+        job: &Job,
+        update: StatusUpdate,
+    ) -> Result<(), Unavailable> {
+        self.insert_job(job).await?;
+        self.update_job(Arc::clone(&job.request_id), update).await
+    }
+
     /// Writes after the settlements that were asked for before, which record jobs, too.
     async fn write_job(&self, statement: Statement) -> Result<(), Unavailable> {
         // If they cannot be written now, they are retried, and the poller asks the gateway again.

@@ -4,12 +4,21 @@
 //! the first caller that adds one lets all others that are ready add theirs.
 
 use std::collections::VecDeque;
+use std::mem;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::{self, ThreadId};
 use std::time::Duration;
 
+use tokio::task::yield_now;
+
 use super::command::WriteCommand;
 use crate::sync::lock;
+
+/// In the first turn of the runtime the tasks that are ready add their commands, in the second one
+/// the purchases that these begin.
+const MIN_TURNS: usize = 2;
+/// How many turns may pass while each brings more commands.
+const MAX_TURNS: usize = 4;
 
 #[derive(Default)]
 pub(super) struct CommandQueue {
@@ -33,12 +42,26 @@ struct State {
 #[must_use]
 pub(super) struct Release<'a>(&'a CommandQueue);
 
+impl Release<'_> {
+    /// Lets other tasks of this thread's runtime add commands for the same transaction.
+    pub(super) async fn gather(&self) {
+        let mut queued = self.0.len();
+        for turn in 1..=MAX_TURNS {
+            yield_now().await;
+            let before = mem::replace(&mut queued, self.0.len());
+            if turn >= MIN_TURNS && queued == before {
+                return;
+            }
+        }
+    }
+}
+
 impl Drop for Release<'_> {
     fn drop(&mut self) {
         let mut state = lock(&self.0.state);
         state.releasing.clear();
         state.is_released = true;
-        if std::mem::take(&mut state.is_writer_waiting) {
+        if mem::take(&mut state.is_writer_waiting) {
             drop(state);
             self.0.filled.notify_one();
         }
@@ -61,6 +84,10 @@ impl CommandQueue {
     /// Adds a command that waits for the next one.
     pub(super) fn defer(&self, command: Box<dyn WriteCommand>) {
         lock(&self.state).add(command);
+    }
+
+    fn len(&self) -> usize {
+        lock(&self.state).commands.len()
     }
 
     /// Ends the writer, once it has run what is queued.
@@ -116,7 +143,7 @@ impl Drop for CommandReceiver {
     fn drop(&mut self) {
         let mut state = lock(&self.0.state);
         state.is_abandoned = true;
-        let rest = std::mem::take(&mut state.commands);
+        let rest = mem::take(&mut state.commands);
         drop(state);
         // Their callers may use the queue.
         drop(rest);
@@ -125,7 +152,8 @@ impl Drop for CommandReceiver {
 
 #[cfg(test)]
 mod tests {
-    use tokio::task::{JoinSet, yield_now};
+    use futures_util::future::join;
+    use tokio::task::JoinSet;
 
     use super::*;
     use crate::store::sqlite::command::{Durability, notification, request};
@@ -156,6 +184,27 @@ mod tests {
             callers.join_all().await.iter().sum::<i32>()
         });
         assert_eq!((releases, writer.join().unwrap()), (1, Some(16)));
+    }
+
+    #[test]
+    fn commands_are_gathered_while_each_turn_brings_more_but_not_for_ever() {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        for (turns, gathered) in [(0, 1), (1, 2), (3, 4), (50, 1 + MAX_TURNS)] {
+            let queue = CommandQueue::default();
+            let gather = async {
+                let release = queue.push(command()).expect("it is the first");
+                release.gather().await;
+                queue.len()
+            };
+            let others = async {
+                for _ in 0..turns {
+                    queue.defer(command());
+                    yield_now().await;
+                }
+            };
+            let (count, ()) = runtime.block_on(join(gather, others));
+            assert_eq!(count, gathered, "a command in each of {turns} turns");
+        }
     }
 
     #[test]

@@ -8,6 +8,7 @@ use std::time::Duration;
 use std::{fs, io};
 
 use nix::unistd::AccessFlags;
+use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags};
 
 use super::schema::{self, FileKind};
@@ -52,6 +53,7 @@ pub(super) fn connect(path: &Path, purpose: Purpose) -> Result<(Connection, File
         let flags = access | OpenFlags::SQLITE_OPEN_NO_MUTEX | OpenFlags::SQLITE_OPEN_EXRESCODE;
         let connection = Connection::open_with_flags(path, flags)?;
         connection.busy_timeout(BUSY_TIMEOUT)?;
+        keep_plans(&connection)?;
         connection.set_prepared_statement_cache_capacity(64);
         // Sorts stay in memory: there may be no folder for temporary files.
         let pragmas =
@@ -67,6 +69,12 @@ pub(super) fn connect(path: &Path, purpose: Purpose) -> Result<(Connection, File
         Ok((connection, kind))
     };
     connect().map_err(OpenError::at::<Reason>(path))
+}
+
+/// Plans each statement once. By default SQLite looks at the value of a `LIMIT ?`, for example, and
+/// prepares the statement again at each use.
+pub(super) fn keep_plans(connection: &Connection) -> rusqlite::Result<()> {
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true).map(drop)
 }
 
 pub(super) fn prepare(
@@ -314,7 +322,22 @@ pub(super) fn size_of(path: &Path) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use rusqlite::StatementStatus;
+
     use super::*;
+
+    #[test]
+    fn statement_is_prepared_once_for_all_values() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("ledger.db");
+        fs::write(&path, []).unwrap();
+        let ledger = open(&path, Purpose::Serve).unwrap();
+        let mut oldest = ledger.prepare("SELECT number FROM jobs LIMIT ?").unwrap();
+        for most in 1..4 {
+            assert!(!oldest.exists([most]).unwrap());
+        }
+        assert_eq!(oldest.get_status(StatementStatus::RePrepare), 0);
+    }
 
     #[test]
     fn mounted_file_is_recognised_by_its_escaped_path() {

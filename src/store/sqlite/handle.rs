@@ -9,7 +9,6 @@ use std::{fmt, thread};
 use rusqlite::Connection;
 use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::sync::oneshot;
-use tokio::task::yield_now;
 
 use super::command::{Durability, WriteCommand, notification, request};
 use super::command_gate::CommandGate;
@@ -178,13 +177,10 @@ impl SqliteStore {
     ) -> Result<T, Unavailable> {
         let (work, reply) = request(durability, work);
         if let Some(release) = self.enqueue(work) {
-            // Others may have commands for the same transaction: in this turn of the runtime the tasks
-            // that are ready, in the next one the purchases that these begin. On another kind of
-            // runtime, a task that blocks could keep this one from going on.
+            // On another kind of runtime, a task that blocks could keep this one from going on.
             let flavor = Handle::try_current().map(|runtime| runtime.runtime_flavor());
             if flavor.is_ok_and(|flavor| flavor == RuntimeFlavor::CurrentThread) {
-                yield_now().await;
-                yield_now().await;
+                release.gather().await;
             }
             drop(release);
         }

@@ -26,16 +26,39 @@ impl SqliteStore {
         request_id: Arc<str>,
         update: StatusUpdate,
     ) -> Result<(), Unavailable> {
+        self.update_open_job(request_id, update).await.map(drop)
+    }
+
+    pub(in crate::store) async fn end_job(
+        &self,
+        job: &Job,
+        update: StatusUpdate,
+    ) -> Result<(), Unavailable> {
+        // The job is nearly always there, and to insert it would wait for the disk.
+        if !self.update_open_job(Arc::clone(&job.request_id), update.clone()).await? {
+            self.insert_job(job).await?;
+            self.update_job(Arc::clone(&job.request_id), update).await?;
+        }
+        Ok(())
+    }
+
+    /// Returns whether the job was open.
+    async fn update_open_job(
+        &self,
+        request_id: Arc<str>,
+        update: StatusUpdate,
+    ) -> Result<bool, Unavailable> {
         // Not synced: the gateway is asked again after a power failure.
         let write = move |ledger: &Ledger| {
             let write = "UPDATE jobs SET status_at = ?, body = ?, state = ?
                 WHERE request_id = ? AND state = 'open'";
             let StatusUpdate { at, body, state } = &update;
             let values = params![nanos(*at), &body[..], state.name(), request_id];
-            if ledger.connection.run(write, values)? == 1 {
+            let was_open = ledger.connection.run(write, values)? == 1;
+            if was_open {
                 outbox::write_job(&ledger.connection, &request_id, *state, ledger.now())?;
             }
-            Ok(())
+            Ok(was_open)
         };
         self.run(Durability::Buffered, write).await
     }

@@ -61,6 +61,7 @@ impl SqliteStore {
             let mut connection = Connection::open_in_memory()?;
             // Each change copies its page, so smaller pages are faster.
             connection.pragma_update(None, "page_size", 1_024)?;
+            file::keep_plans(&connection)?;
             connection.set_prepared_statement_cache_capacity(128);
             schema::migrate(&mut connection)?;
             connection.execute_batch(MEMORY_INDEX)?;

@@ -1,6 +1,7 @@
 //! The tables of the ledger's file, version by version.
 
 mod groups;
+mod jobs;
 mod logins;
 mod moves;
 mod outbox;
@@ -309,7 +310,7 @@ const MIGRATIONS: &[&[&str]] = &[&["
     logins::TABLES,
     moves::TABLES,
     outbox::TABLES,
-]];
+], &[jobs::TABLES]];
 
 /// The version that renamed states, and the columns of prices and fingerprints.
 const NEW_NAMES: i64 = 6;

@@ -237,7 +237,7 @@ fn query_for_running_purchases_reads_only_later_ones() {
 }
 
 #[test]
-fn writing_a_purchase_builds_no_temporary_table() {
+fn writing_a_purchase_and_a_job_builds_no_temporary_table() {
     let mut file = Connection::open_in_memory().unwrap();
     migrate(&mut file).unwrap();
     for write in [
@@ -246,6 +246,10 @@ fn writing_a_purchase_builds_no_temporary_table() {
         "UPDATE purchases SET state = 'sent' WHERE id = x'00'",
         "UPDATE purchases SET state = 'charged', cost_micros = 1, keep_until = 2, ended_at = 3,
             assumed = 0 WHERE number = 1",
+        "INSERT INTO jobs (request_id, owner, model, price_micros, at) VALUES ('r', 'ann', 'b', 5, 1)
+            ON CONFLICT (request_id) DO NOTHING",
+        "UPDATE jobs SET status_at = 2, body = x'7b7d', state = 'finished'
+            WHERE request_id = 'r' AND state = 'open'",
     ] {
         let mut program = file.prepare(&format!("EXPLAIN {write}")).unwrap();
         let opcodes = program.query_map([], |row| row.get::<_, String>(1)).unwrap();
