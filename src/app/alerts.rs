@@ -98,12 +98,15 @@ impl AlertWatcher {
             });
             self.set(EventKind::BalanceLow, "account", (balance < threshold, &data)).await;
         }
-        let are_usable = lock(&watched.keys).are_usable();
-        for (index, is_usable) in are_usable.into_iter().enumerate() {
-            let Some(key) = watched.key_ids.get(index) else { continue };
+        let are_rejected = lock(&watched.keys).are_rejected();
+        for (index, is_rejected) in are_rejected.into_iter().enumerate() {
+            // A key that this server has not tried may still be rejected.
+            let (Some(is_rejected), Some(key)) = (is_rejected, watched.key_ids.get(index)) else {
+                continue;
+            };
             let id = u64::from_le_bytes(key.0).to_string();
             let data = json!({"key": index + 1});
-            self.set(EventKind::KeyRefused, &id, (!is_usable, &data)).await;
+            self.set(EventKind::KeyRefused, &id, (is_rejected, &data)).await;
         }
         for prefix in self.summary.revoked() {
             let data = json!({"prefix": prefix});

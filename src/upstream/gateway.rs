@@ -95,7 +95,14 @@ const MAX_BACKOFF: Duration = Duration::from_secs(60);
 
 /// Retries rejected keys with exponential backoff, by one request at a time.
 #[derive(Debug)]
-pub struct KeyRing(Vec<Option<Backoff>>);
+pub struct KeyRing(Vec<KeyState>);
+
+#[derive(Clone, Copy, Debug)]
+enum KeyState {
+    Untried,
+    Accepted,
+    Rejected(Backoff),
+}
 
 #[derive(Clone, Copy, Debug)]
 struct Backoff {
@@ -105,12 +112,12 @@ struct Backoff {
 
 impl KeyRing {
     pub fn new(keys: usize) -> Self {
-        Self(vec![None; keys])
+        Self(vec![KeyState::Untried; keys])
     }
 
     /// Returns the preferred key unless it is rejected, else the first one from `from`.
     fn next(&mut self, preferred: Option<usize>, from: &mut usize, now: Instant) -> Option<usize> {
-        let is_usable = |index: &usize| matches!(self.0.get(*index), Some(None));
+        let is_usable = |index: &usize| self.0.get(*index).is_some_and(KeyState::is_usable);
         preferred.filter(is_usable).or_else(|| {
             let picked = self.pick(*from, now)?;
             *from = picked + 1;
@@ -121,30 +128,52 @@ impl KeyRing {
     /// A rejected key whose backoff is over is returned once, and waits again until its probe ends.
     fn pick(&mut self, from: usize, now: Instant) -> Option<usize> {
         let mut keys = self.0.iter_mut().enumerate().skip(from);
-        let (index, backoff) =
-            keys.find(|(_, backoff)| backoff.is_none_or(|backoff| backoff.until <= now))?;
-        if let Some(Backoff { until, next }) = backoff {
+        let (index, key) = keys.find(|(_, key)| match key {
+            KeyState::Untried | KeyState::Accepted => true,
+            KeyState::Rejected(backoff) => backoff.until <= now,
+        })?;
+        if let KeyState::Rejected(Backoff { until, next }) = key {
             *until = now + *next;
         }
         Some(index)
     }
 
     fn mark_rejected(&mut self, index: usize, now: Instant) {
-        if let Some(backoff) = self.0.get_mut(index) {
-            let wait = backoff.map_or(FIRST_BACKOFF, |backoff| backoff.next);
-            *backoff = Some(Backoff { until: now + wait, next: (wait * 2).min(MAX_BACKOFF) });
+        if let Some(key) = self.0.get_mut(index) {
+            let wait = match key {
+                KeyState::Untried | KeyState::Accepted => FIRST_BACKOFF,
+                KeyState::Rejected(backoff) => backoff.next,
+            };
+            let backoff = Backoff { until: now + wait, next: (wait * 2).min(MAX_BACKOFF) };
+            *key = KeyState::Rejected(backoff);
         }
     }
 
     fn mark_accepted(&mut self, index: usize) {
-        if let Some(backoff) = self.0.get_mut(index) {
-            *backoff = None;
+        if let Some(key) = self.0.get_mut(index) {
+            *key = KeyState::Accepted;
         }
     }
 
     /// Returns whether each key is usable, in the order of the settings.
     pub fn are_usable(&self) -> Vec<bool> {
-        self.0.iter().map(Option::is_none).collect()
+        self.0.iter().map(KeyState::is_usable).collect()
+    }
+
+    /// Returns whether the gateway rejected each key last; `None` before its first answer.
+    pub fn are_rejected(&self) -> Vec<Option<bool>> {
+        let is_rejected = |key: &KeyState| match key {
+            KeyState::Untried => None,
+            KeyState::Accepted => Some(false),
+            KeyState::Rejected(_) => Some(true),
+        };
+        self.0.iter().map(is_rejected).collect()
+    }
+}
+
+impl KeyState {
+    fn is_usable(&self) -> bool {
+        !matches!(self, Self::Rejected(_))
     }
 }
 
