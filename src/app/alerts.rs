@@ -98,13 +98,15 @@ impl AlertWatcher {
             });
             self.set(EventKind::BalanceLow, "account", (balance < threshold, &data)).await;
         }
-        let verdicts = lock(&watched.keys).verdicts();
-        for (index, (verdict, key)) in verdicts.into_iter().zip(&*watched.key_ids).enumerate() {
-            // A key that was not used since the start may still be refused.
-            let Some(is_accepted) = verdict else { continue };
+        let are_rejected = lock(&watched.keys).are_rejected();
+        for (index, is_rejected) in are_rejected.into_iter().enumerate() {
+            // A key that this server has not tried may still be rejected.
+            let (Some(is_rejected), Some(key)) = (is_rejected, watched.key_ids.get(index)) else {
+                continue;
+            };
             let id = u64::from_le_bytes(key.0).to_string();
             let data = json!({"key": index + 1});
-            self.set(EventKind::KeyRefused, &id, (!is_accepted, &data)).await;
+            self.set(EventKind::KeyRefused, &id, (is_rejected, &data)).await;
         }
         for prefix in self.summary.revoked() {
             let data = json!({"prefix": prefix});

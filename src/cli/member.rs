@@ -62,8 +62,8 @@ pub enum MemberCommand {
     },
     /// Change the budget, group or role of members, or what they may buy
     Update {
-        /// The members
-        #[arg(required = true, value_name = "NAME", value_parser = parse_name)]
+        /// The members; or a user of a login, such as subject:ada, for --extra and --no-extra alone
+        #[arg(required = true, value_name = "NAME", value_parser = subject::parse_name)]
         names: Vec<Arc<str>>,
         #[command(flatten)]
         update: MemberUpdate,
@@ -79,7 +79,7 @@ pub enum MemberCommand {
     },
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Args)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Args)]
 #[group(id = "to", required = true, multiple = true)]
 pub struct MemberUpdate {
     /// Spending limit by day, week, month or ever: 5.00/day; repeat it to set several; an omitted period stays as it is
@@ -168,6 +168,12 @@ impl MemberCommand {
         Ok(Some(MemberChange::Extra(Extra::through(amount, last_day))))
     }
 
+    fn changes_extras_only(&self) -> bool {
+        let Self::Update { update, .. } = self else { return false };
+        let MemberUpdate { extra, until, no_extra, .. } = *update;
+        *update == MemberUpdate { extra, until, no_extra, ..MemberUpdate::default() }
+    }
+
     /// Returns the group of the members from now on, if the command says so.
     fn group(&self) -> Option<Option<Arc<str>>> {
         match self {
@@ -213,6 +219,10 @@ pub(super) async fn member(
     ensure_once(names)?;
     let budget = merge_budgets(budgets)?;
     let extra = command.extra()?;
+    if names.iter().any(|name| subject::is_subject(name)) {
+        let extra = extra.filter(|_| command.changes_extras_only());
+        return subject::change_extras(settings, names, extra, err).await;
+    }
     if let Some(Some(may_buy)) = command.may_buy() {
         let checked = settings.check_selection(&may_buy);
         checked.map_err(|expected| CommandError::usage(format!("--may-buy: {expected}")))?;

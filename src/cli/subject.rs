@@ -1,10 +1,62 @@
-//! `tollgate member revoke --subject`: ends what a user of a login service has.
+//! What `tollgate member` does to users of a login: it raises their limits, and ends what they have.
 
 use std::io::Write;
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::{CommandError, Exit, audit, ledger};
+use crate::clock::Date;
 use crate::config::Settings;
+use crate::contract::member;
+use crate::store::{Extra, MemberChange};
+
+/// Begins the name of a user, as `tollgate usage` and the ledger have it.
+const PREFIX: &str = "subject:";
+
+pub(super) fn is_subject(name: &str) -> bool {
+    name.starts_with(PREFIX)
+}
+
+/// Reads the name of a member, or `subject:` and the `sub` of a user.
+pub(super) fn parse_name(text: &str) -> Result<Arc<str>, &'static str> {
+    if text.strip_prefix(PREFIX).is_some_and(|sub| !sub.is_empty()) {
+        return Ok(text.into());
+    }
+    member::parse_name(text)
+}
+
+/// Raises the limits of a user for a time, or ends all that raises them.
+pub(super) async fn change_extras(
+    settings: &Settings,
+    names: &[Arc<str>],
+    change: Option<MemberChange>,
+    err: &mut impl Write,
+) -> Result<Exit, CommandError> {
+    let extra = match change {
+        Some(MemberChange::Extra(extra)) => Some(extra),
+        Some(MemberChange::EndExtras) => None,
+        _ => {
+            let why =
+                "a user of a login takes --extra with --until, or --no-extra, and nothing else";
+            return Err(CommandError::usage(why));
+        }
+    };
+    let [name] = names else {
+        return Err(CommandError::usage("expected one user of a login at a time"));
+    };
+    let ledger = ledger::open_shared(settings).await?;
+    ledger.change_extras(audit::actor(), Arc::clone(name), extra).await?;
+    ledger::wait_for_servers(settings, &ledger).await;
+    writeln!(err, "the ledger is {} (store.url)", ledger::whole_path(settings))?;
+    match extra {
+        Some(Extra { amount, until }) => {
+            let last_day = Date::at(until.saturating_sub(Duration::from_secs(1)));
+            writeln!(err, "raised {name}: {} extra through {last_day}", amount.short())?;
+        }
+        None => writeln!(err, "updated {name}: no extra")?,
+    }
+    Ok(Exit::Done)
+}
 
 /// Ends the sessions and tokens of the user `[issuer, sub]`.
 pub(super) async fn revoke(

@@ -331,6 +331,10 @@ impl Store {
         answer_budget_request(by: Actor, id: u64, granted: Option<Extra>) -> bool,
             other("answer_budget_request");
 
+        /// Raises a caller's limits for a time, or ends all that raises them.
+        change_extras(by: Actor, caller: Arc<str>, extra: Option<Extra>) -> (),
+            other("change_extras");
+
         /// Returns all groups by name.
         groups() -> Vec<Group>, other("groups");
     }

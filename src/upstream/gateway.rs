@@ -97,12 +97,11 @@ const MAX_BACKOFF: Duration = Duration::from_secs(60);
 #[derive(Debug)]
 pub struct KeyRing(Vec<KeyState>);
 
-#[derive(Clone, Copy, Debug, Default)]
-struct KeyState {
-    /// The gateway has accepted or rejected the key since the start.
-    is_known: bool,
-    /// Set while the key is rejected.
-    backoff: Option<Backoff>,
+#[derive(Clone, Copy, Debug)]
+enum KeyState {
+    Untried,
+    Accepted,
+    Rejected(Backoff),
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -113,12 +112,12 @@ struct Backoff {
 
 impl KeyRing {
     pub fn new(keys: usize) -> Self {
-        Self(vec![KeyState::default(); keys])
+        Self(vec![KeyState::Untried; keys])
     }
 
     /// Returns the preferred key unless it is rejected, else the first one from `from`.
     fn next(&mut self, preferred: Option<usize>, from: &mut usize, now: Instant) -> Option<usize> {
-        let is_usable = |index: &usize| self.0.get(*index).is_some_and(|key| key.backoff.is_none());
+        let is_usable = |index: &usize| self.0.get(*index).is_some_and(KeyState::is_usable);
         preferred.filter(is_usable).or_else(|| {
             let picked = self.pick(*from, now)?;
             *from = picked + 1;
@@ -129,9 +128,11 @@ impl KeyRing {
     /// A rejected key whose backoff is over is returned once, and waits again until its probe ends.
     fn pick(&mut self, from: usize, now: Instant) -> Option<usize> {
         let mut keys = self.0.iter_mut().enumerate().skip(from);
-        let (index, key) =
-            keys.find(|(_, key)| key.backoff.is_none_or(|backoff| backoff.until <= now))?;
-        if let Some(Backoff { until, next }) = &mut key.backoff {
+        let (index, key) = keys.find(|(_, key)| match key {
+            KeyState::Untried | KeyState::Accepted => true,
+            KeyState::Rejected(backoff) => backoff.until <= now,
+        })?;
+        if let KeyState::Rejected(Backoff { until, next }) = key {
             *until = now + *next;
         }
         Some(index)
@@ -139,27 +140,40 @@ impl KeyRing {
 
     fn mark_rejected(&mut self, index: usize, now: Instant) {
         if let Some(key) = self.0.get_mut(index) {
-            let wait = key.backoff.map_or(FIRST_BACKOFF, |backoff| backoff.next);
+            let wait = match key {
+                KeyState::Untried | KeyState::Accepted => FIRST_BACKOFF,
+                KeyState::Rejected(backoff) => backoff.next,
+            };
             let backoff = Backoff { until: now + wait, next: (wait * 2).min(MAX_BACKOFF) };
-            *key = KeyState { is_known: true, backoff: Some(backoff) };
+            *key = KeyState::Rejected(backoff);
         }
     }
 
     fn mark_accepted(&mut self, index: usize) {
         if let Some(key) = self.0.get_mut(index) {
-            *key = KeyState { is_known: true, backoff: None };
+            *key = KeyState::Accepted;
         }
     }
 
     /// Returns whether each key is usable, in the order of the settings.
     pub fn are_usable(&self) -> Vec<bool> {
-        self.0.iter().map(|key| key.backoff.is_none()).collect()
+        self.0.iter().map(KeyState::is_usable).collect()
     }
 
-    /// Returns whether the gateway accepts each key; `None` before its first verdict.
-    pub fn verdicts(&self) -> Vec<Option<bool>> {
-        let verdict = |key: &KeyState| key.is_known.then_some(key.backoff.is_none());
-        self.0.iter().map(verdict).collect()
+    /// Returns whether the gateway rejected each key last; `None` before its first answer.
+    pub fn are_rejected(&self) -> Vec<Option<bool>> {
+        let is_rejected = |key: &KeyState| match key {
+            KeyState::Untried => None,
+            KeyState::Accepted => Some(false),
+            KeyState::Rejected(_) => Some(true),
+        };
+        self.0.iter().map(is_rejected).collect()
+    }
+}
+
+impl KeyState {
+    fn is_usable(&self) -> bool {
+        !matches!(self, Self::Rejected(_))
     }
 }
 

@@ -6,8 +6,8 @@ use futures_util::future::join_all;
 use tollgate::clock::Date;
 use tollgate::contract::money::Usd;
 use tollgate::store::{
-    BudgetScope, Budgets, Extra, KeptLimit, MemberChange, MemberError, OverBudget, Period,
-    Reservation, ReserveError, SpendLimit,
+    AuditQuery, BudgetScope, Budgets, Extra, KeptLimit, MemberChange, MemberError, OverBudget,
+    Period, Reservation, ReserveError, SpendLimit,
 };
 
 use crate::fixture::*;
@@ -165,7 +165,36 @@ async fn raised_limit_is_spent_to_its_end_by_purchases_at_once(fixture: Fixture)
     assert_eq!(fixture.of(ANN).await.week, Usd::dollars(8));
 }
 
+/// Whom the ledger does not list can be raised, too.
+async fn extra_of_a_user_of_a_login_can_be_ended_early(fixture: Fixture) {
+    const ADA: &str = "subject:ada";
+    let change = async |extra| {
+        let by = crate::members::operator();
+        bounded(fixture.store.change_extras(by, ADA.into(), extra)).await.unwrap();
+    };
+    let buy =
+        |price| Reservation { caller: ADA.into(), ..within(&Period::ALL, Usd::dollars(price)) };
+    let until = START + HOUR;
+    change(None).await;
+    change(Some(Extra { amount: Usd::dollars(2), until })).await;
+    change(Some(Extra { amount: Usd::dollars(1), until })).await;
+    assert_eq!(over(&fixture, &buy(9)).await.budget, Usd::dollars(8));
+    fixture.reserve(&buy(6)).await.unwrap();
+    change(None).await;
+    let refused = over(&fixture, &buy(1)).await;
+    assert_eq!((refused.budget, refused.remaining), (Usd::dollars(5), Usd::ZERO));
+    change(None).await;
+    let all = AuditQuery { before: None, since: Duration::ZERO, most: usize::MAX };
+    let log = bounded(fixture.store.audit_log(all)).await.unwrap();
+    let acts: Vec<_> =
+        log.iter().map(|entry| (&*entry.act, &*entry.of, entry.new.as_deref())).collect();
+    let raised = |new| ("member.extra", ADA, new);
+    let (one, two) = ("1.00 until 2025-11-20T13:00:00.000Z", "2.00 until 2025-11-20T13:00:00.000Z");
+    assert_eq!(acts, [raised(None), raised(Some(one)), raised(Some(two))]);
+}
+
 on_every_backend!(
+    extra_of_a_user_of_a_login_can_be_ended_early,
     extra_raises_every_limit_of_its_caller_until_it_ends,
     one_midnight_ends_every_period_and_the_extra,
     extras_add_up_and_end_one_by_one,

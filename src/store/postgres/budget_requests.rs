@@ -6,7 +6,7 @@ use super::column::{self, nanos, signed};
 use super::handle::PostgresStore;
 use super::step::{Need, Step, statement};
 use crate::contract::money::Usd;
-use crate::store::audit_log::extra_text;
+use crate::store::audit_log::{RAISE_MEMBER, extra_text};
 use crate::store::budget_requests::{DECLINE, GRANT};
 use crate::store::{Actor, BudgetRequest, Extra, Unavailable};
 
@@ -28,6 +28,19 @@ WITH answered AS (
   FROM answered
 )
 SELECT count(*) FROM answered";
+
+const RAISE: &str = "
+WITH raised AS (
+  INSERT INTO extras (caller, micros, until, at) VALUES ($1::text, $2::bigint, $3::bigint, {now})
+)
+INSERT INTO audit (at, by, act, of, old, new)
+VALUES ({now}, $4::text, $5::text, $1::text, NULL, $6::text)";
+const END: &str = "
+WITH ended AS (
+  UPDATE extras SET until = {now} WHERE caller = $1::text AND until > {now} RETURNING 1
+)
+INSERT INTO audit (at, by, act, of, old, new)
+SELECT {now}, $2::text, $3::text, $1::text, NULL, NULL WHERE EXISTS (SELECT 1 FROM ended)";
 
 impl PostgresStore {
     pub(in crate::store) async fn ask_for_budget(
@@ -81,5 +94,22 @@ impl PostgresStore {
         let row = rows.iter().flatten().next();
         let row = row.ok_or_else(|| Unavailable("the database sent no verdict".into()))?;
         Ok(column::count(row, 0)? > 0)
+    }
+
+    pub(in crate::store) async fn change_extras(
+        &self,
+        by: Actor,
+        caller: Arc<str>,
+        extra: Option<Extra>,
+    ) -> Result<(), Unavailable> {
+        let (caller, by) = (caller.to_string(), by.name().to_owned());
+        let change = match extra {
+            Some(extra) => {
+                let (micros, until) = (signed(extra.amount.as_micros()), nanos(extra.until));
+                statement!(RAISE, caller, micros, until, by, RAISE_MEMBER, extra_text(extra))
+            }
+            None => statement!(END, caller, by, RAISE_MEMBER),
+        };
+        self.run(&self.lanes().marks, Step::plain(change)).await.map(drop)
     }
 }

@@ -8,9 +8,9 @@ use super::column::{self, Sql, nanos};
 use super::command::Durability;
 use super::handle::SqliteStore;
 use super::ledger::Ledger;
-use super::{Result, audit_log};
+use super::{Result, audit_log, limits};
 use crate::contract::money::Usd;
-use crate::store::audit_log::{amount_text, extra_text};
+use crate::store::audit_log::{RAISE_MEMBER, amount_text, extra_text};
 use crate::store::budget_requests::{DECLINE, GRANT};
 use crate::store::{Actor, BudgetRequest, Extra, Unavailable};
 
@@ -67,10 +67,8 @@ impl SqliteStore {
                 Ok((row.get::<_, Arc<str>>(0)?, column::money(row, 1)?))
             })?;
             let Some((caller, asked)) = asked else { return Ok(false) };
-            if let Some(Extra { amount, until }) = granted {
-                let insert = "INSERT INTO extras (caller, micros, until, at) VALUES (?, ?, ?, ?)";
-                let micros = column::signed(amount.as_micros());
-                connection.run(insert, params![caller, micros, nanos(until), nanos(now)])?;
+            if let Some(extra) = granted {
+                limits::add_extra(connection, &caller, extra, now)?;
                 ledger.forget_limits();
             }
             let act = if granted.is_some() { GRANT } else { DECLINE };
@@ -78,6 +76,29 @@ impl SqliteStore {
             let values = (Some(old.as_str()), new.as_deref());
             audit_log::write(connection, (&by, now), (act, &caller), values)?;
             Ok(true)
+        };
+        self.run(Durability::Synced, step).await
+    }
+
+    pub(in crate::store) async fn change_extras(
+        &self,
+        by: Actor,
+        caller: Arc<str>,
+        extra: Option<Extra>,
+    ) -> Result<(), Unavailable> {
+        let step = move |ledger: &Ledger| {
+            let (connection, now) = (&ledger.connection, ledger.now());
+            let is_changed = match extra {
+                Some(extra) => limits::add_extra(connection, &caller, extra, now).map(|()| true)?,
+                None => limits::end_extras(connection, &caller, now)? > 0,
+            };
+            if is_changed {
+                let new = extra.map(extra_text);
+                let act = (RAISE_MEMBER, &*caller);
+                audit_log::write(connection, (&by, now), act, (None, new.as_deref()))?;
+                ledger.forget_limits();
+            }
+            Ok(())
         };
         self.run(Durability::Synced, step).await
     }

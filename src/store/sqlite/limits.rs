@@ -3,10 +3,10 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use rusqlite::{Connection, Row};
+use rusqlite::{Connection, Row, params};
 
 use super::Result;
-use super::column::{self, Sql};
+use super::column::{self, Sql, nanos};
 use crate::contract::money::Usd;
 use crate::store::{Extra, SpendLimit};
 
@@ -46,6 +46,24 @@ impl KeptLimits {
         }
         Ok(Self { groups, extras })
     }
+}
+
+pub(super) fn add_extra(
+    connection: &Connection,
+    caller: &str,
+    Extra { amount, until }: Extra,
+    now: Duration,
+) -> Result<()> {
+    let insert = "INSERT INTO extras (caller, micros, until, at) VALUES (?, ?, ?, ?)";
+    let amount = column::signed(amount.as_micros());
+    connection.run(insert, params![caller, amount, nanos(until), nanos(now)])?;
+    Ok(())
+}
+
+/// Ends the extras of a caller that are in force, and returns their number.
+pub(super) fn end_extras(connection: &Connection, caller: &str, now: Duration) -> Result<usize> {
+    let end = "UPDATE extras SET until = ?1 WHERE caller = ?2 AND until > ?1";
+    Ok(connection.run(end, params![nanos(now), caller])?)
 }
 
 /// Reads the amounts of a day, a week, a month and ever from four columns.

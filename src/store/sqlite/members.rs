@@ -234,14 +234,10 @@ fn apply_change(
             end_sessions(connection, name)?;
         }
         MemberChange::Extra(extra) => {
-            let insert = "INSERT INTO extras (caller, micros, until, at) VALUES (?, ?, ?, ?)";
-            let amount = column::signed(extra.amount.as_micros());
-            let values = params![caller(name), amount, nanos(extra.until), nanos(now)];
-            connection.run(insert, values)?;
+            limits::add_extra(connection, &caller(name), *extra, now)?;
         }
         MemberChange::EndExtras => {
-            let end = "UPDATE extras SET until = ?1 WHERE caller = ?2 AND until > ?1";
-            connection.run(end, params![nanos(now), caller(name)])?;
+            limits::end_extras(connection, &caller(name), now)?;
         }
     }
     if let Some(group) = change.group() {

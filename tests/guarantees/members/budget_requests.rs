@@ -7,6 +7,8 @@ use tollgate::store::{Period, Role, SpendLimit};
 
 use super::MEMBERS;
 use crate::support::login_service::{Browser, LoginService};
+use crate::support::members::SECRET;
+use crate::support::process;
 use crate::support::{CHAT, Gate, Reply, STORES, Upstream};
 
 const ASK: &str = "/bff/budget-requests";
@@ -106,6 +108,43 @@ fn user_of_a_login_service_asks_and_its_admin_grants() {
             ["request.grant", "subject:root", "subject:ada", "1.00"]
         );
     }
+}
+
+#[test]
+fn command_line_raises_a_user_of_a_login_service_and_ends_it() {
+    let (upstream, service) = (Upstream::start(|_| Reply::chat("hello")), LoginService::start());
+    let budget = "store.url = \"sqlite:ledger.db\"\nbudget.caller = { day = \"0.006\" }";
+    let gate = Gate::binary(&upstream, &format!("{budget}\n{}", service.settings("")), &[]);
+    let mut ada = Browser::default();
+    assert_eq!(service.sign_in(&gate, &mut ada, "ada").status, 303);
+    let limit = |browser: &mut Browser| {
+        browser.ask(&gate, "GET", "/bff/me").json()["budgets"][0]["limit"].clone()
+    };
+    let member = |arguments: &[&str]| {
+        let arguments = [&["member"], arguments].concat();
+        process::run(gate.folder(), &arguments, &[("TOLLGATE_SECRET", SECRET)])
+    };
+    assert_eq!(limit(&mut ada), "0.006000");
+    let of_ada = |more: &[&str]| member(&[&["update", "subject:ada"], more].concat());
+    let refusals = [
+        of_ada(&["--role", "admin"]),
+        of_ada(&["--budget", "5/day", "--no-extra"]),
+        of_ada(&["ann", "--no-extra"]),
+        member(&["update", "subject:", "--no-extra"]),
+        member(&["add", "subject:ada"]),
+        member(&["rotate", "subject:ada"]),
+    ];
+    for refused in refusals {
+        assert_eq!((refused.code, &*refused.stdout), (Some(2), ""), "{}", refused.stderr);
+    }
+    let raised = of_ada(&["--extra", "0.006", "--until", "2199-12-31"]);
+    assert_eq!(raised.code, Some(0), "{}", raised.stderr);
+    let words = "raised subject:ada: $0.006 extra through 2199-12-31\n";
+    assert!(raised.stderr.ends_with(words), "{}", raised.stderr);
+    assert_eq!(limit(&mut ada), "0.012000");
+    let ended = of_ada(&["--no-extra"]);
+    assert!(ended.stderr.ends_with("updated subject:ada: no extra\n"), "{}", ended.stderr);
+    assert_eq!(limit(&mut ada), "0.006000");
 }
 
 #[test]

@@ -112,18 +112,20 @@ fn refused_key_is_reported_again_after_it_was_accepted_and_redactions_once_a_day
         }
     });
     let receiver = Receiver::ok();
-    let gate = start(&upstream, &receiver, ("[\"key.refused\", \"key.redacted\"]", ""));
-    let refuse = |count: usize| {
-        status.store(401, Ordering::SeqCst);
-        assert_eq!(gate.chat().code(), "gateway_key_rejected");
-        until("the refusal is reported", || data_of(&receiver, "key.refused").len() >= count);
-    };
+    let mut gate = start(&upstream, &receiver, ("[\"key.refused\", \"key.redacted\"]", ""));
     assert_eq!([gate.chat().status, gate.chat().status], [200, 200]);
-    refuse(1);
+    status.store(401, Ordering::SeqCst);
+    upstream.set_listing(Reply::error(401));
+    assert_eq!(gate.chat().code(), "gateway_key_rejected");
+    until_delivered(&gate, &receiver, 2);
+    // It is still refused.
+    gate.restart();
+    assert_eq!(gate.chat().code(), "gateway_key_rejected");
     status.store(200, Ordering::SeqCst);
     until("the key is tried again", || gate.chat().status == 200);
     until("the alert is over", || !is_raised(&gate, "key.refused"));
-    refuse(2);
+    status.store(401, Ordering::SeqCst);
+    assert_eq!(gate.chat().code(), "gateway_key_rejected");
     until_delivered(&gate, &receiver, 3);
     assert_eq!(data_of(&receiver, "key.refused"), [json!({"key": 1}), json!({"key": 1})]);
     assert_eq!(data_of(&receiver, "key.redacted"), [json!({})]);
