@@ -216,6 +216,16 @@ mod tests {
         tried.clone()
     }
 
+    #[test]
+    fn verdict_on_a_key_is_unknown_until_the_gateway_gives_one() {
+        let mut ring = KeyRing::new(3);
+        assert_eq!(ring.verdicts(), [None; 3]);
+        ring.mark_rejected(0, clock::now());
+        ring.mark_accepted(1);
+        assert_eq!(ring.verdicts(), [Some(false), Some(true), None]);
+        assert_eq!(ring.are_usable(), [false, true, true]);
+    }
+
     #[tokio::test(start_paused = true)]
     async fn preferred_key_is_tried_first_unless_rejected() {
         let ring = Arc::new(Mutex::new(KeyRing::new(3)));
