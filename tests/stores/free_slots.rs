@@ -145,3 +145,28 @@ async fn jump_of_the_databases_clock_frees_no_slot_for_purchases() {
     assert!(!is_sent(&store, wanted(2)).await);
     assert_eq!(database.sql("SELECT count(*) FROM slots"), "2");
 }
+
+#[tokio::test]
+async fn purchases_and_turns_read_no_slots_that_are_free_again() {
+    let mut fixture = Fixture::on_postgres().await;
+    let nanos = (START - HOUR).as_nanos();
+    let past = format!(
+        "INSERT INTO slots (id, owner, at, replied)
+         SELECT gen_random_uuid(), 0, {nanos} - n, {nanos} FROM generate_series(1, 20000) AS n"
+    );
+    fixture.database().sql(&past);
+    fixture.database().sql("ANALYZE slots");
+    assert!(is_sent(&fixture.store, wanted(9)).await);
+    assert_eq!(granted(&fixture.store, &purchases("bob", 1), 9).await.len(), 1);
+    fixture.stop();
+    // A connection reports what it has read when it ends.
+    let open = "SELECT count(*) FROM pg_stat_activity
+        WHERE datname = current_database() AND application_name LIKE 'tollgate %'";
+    while fixture.database().sql(open) != "0" {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let read =
+        "SELECT seq_tup_read + idx_tup_fetch FROM pg_stat_user_tables WHERE relname = 'slots'";
+    let read: u64 = fixture.database().sql(read).parse().expect("a count");
+    assert!((1..1_000).contains(&read), "{read} rows");
+}
