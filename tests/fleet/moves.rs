@@ -234,7 +234,7 @@ fn ledger_of_another_version_stays_where_it_is() {
     drop(file);
     let refused = fleet.run(&THERE);
     assert_eq!(refused.code, Some(1), "{refused:?}");
-    let why = "its version is 9; start the server once to migrate it to 10";
+    let why = "its version is 9; start the server once to migrate it to 11";
     assert!(refused.stderr.contains(why), "{refused:?}");
     assert_replays(&mut fleet, &FILE, "k");
     copy(&fleet, &THERE);
