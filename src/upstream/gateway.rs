@@ -219,10 +219,10 @@ mod tests {
     #[test]
     fn verdict_on_a_key_is_unknown_until_the_gateway_gives_one() {
         let mut ring = KeyRing::new(3);
-        assert_eq!(ring.verdicts(), [None; 3]);
+        assert_eq!(ring.are_rejected(), [None; 3]);
         ring.mark_rejected(0, clock::now());
         ring.mark_accepted(1);
-        assert_eq!(ring.verdicts(), [Some(false), Some(true), None]);
+        assert_eq!(ring.are_rejected(), [Some(true), Some(false), None]);
         assert_eq!(ring.are_usable(), [false, true, true]);
     }
 
