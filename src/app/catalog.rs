@@ -2,7 +2,8 @@
 
 use serde_json::{Value, json};
 
-use super::{SharedState, picture_host, terms};
+use super::page::picture_host;
+use super::{SharedState, terms};
 use crate::config::{AccessMode, PresetConfig, Settings, Target};
 use crate::sandbox;
 

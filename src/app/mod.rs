@@ -8,6 +8,7 @@ pub mod changes;
 pub mod issuer;
 pub mod ledger;
 mod ops;
+mod page;
 mod readiness;
 mod readings;
 pub mod secret;
@@ -57,10 +58,6 @@ use crate::reports::me::MeReport;
 use crate::reports::queue::ReportQueue;
 use crate::routes::api::Passthrough;
 use crate::routes::catalog::PriceList;
-use crate::routes::page::Page;
-#[cfg(feature = "page")]
-use crate::routes::page::site::Site;
-use crate::routes::pictures::PictureHost;
 use crate::routes::{Handlers, Routes, endpoints};
 use crate::sandbox::{self, Sandbox};
 use crate::server::{self, AddressLimits};
@@ -449,8 +446,8 @@ fn handlers(
         jobs: shared.jobs.clone(),
         redactor: shared.redactor.clone(),
         videos: Videos::new(media, settings.jobs.clone(), shared.jobs.clone(), are_shared),
-        page: page(settings),
-        pictures: picture_host(settings, shared),
+        page: page::page(settings),
+        pictures: page::picture_host(settings, shared),
     })
 }
 
@@ -477,26 +474,6 @@ fn me_report(
 fn chat_rules(settings: &Settings) -> ChatRules {
     let fields = settings.gateway.chat_fields.clone();
     ChatRules { catalog: Arc::new(settings.catalog.clone()), fields }
-}
-
-#[cfg(feature = "page")]
-fn page(settings: &Settings) -> Option<Page> {
-    let page = &settings.page;
-    page.enabled.then(|| match &page.dir {
-        Some(dir) => Page::Site(Box::new(Site::new(dir.clone(), page.fallback.clone()))),
-        None => Page::built_in(&page.title, &page.media_origins),
-    })
-}
-
-#[cfg(not(feature = "page"))]
-fn page(_: &Settings) -> Option<Page> {
-    None
-}
-
-fn picture_host(settings: &Settings, shared: &SharedState) -> Option<PictureHost> {
-    let (pictures, origin) = (shared.pictures.clone()?, settings.server.public_url.as_ref()?);
-    let public_url = format!("{origin}{}", settings.server.prefix);
-    settings.page.pictures.then_some(PictureHost { pictures, public_url })
 }
 
 #[cfg(test)]

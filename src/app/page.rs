@@ -1,0 +1,28 @@
+//! The page, and the pictures that it uploads, as the settings say.
+
+use super::SharedState;
+use crate::config::Settings;
+use crate::routes::page::Page;
+#[cfg(feature = "page")]
+use crate::routes::page::site::Site;
+use crate::routes::pictures::PictureHost;
+
+#[cfg(feature = "page")]
+pub(super) fn page(settings: &Settings) -> Option<Page> {
+    let page = &settings.page;
+    page.enabled.then(|| match &page.dir {
+        Some(dir) => Page::Site(Box::new(Site::new(dir.clone(), page.fallback.clone()))),
+        None => Page::built_in(&page.title, &page.media_origins),
+    })
+}
+
+#[cfg(not(feature = "page"))]
+pub(super) fn page(_: &Settings) -> Option<Page> {
+    None
+}
+
+pub(super) fn picture_host(settings: &Settings, shared: &SharedState) -> Option<PictureHost> {
+    let (pictures, origin) = (shared.pictures.clone()?, settings.server.public_url.as_ref()?);
+    let public_url = format!("{origin}{}", settings.server.prefix);
+    settings.page.pictures.then_some(PictureHost { pictures, public_url })
+}
