@@ -53,7 +53,7 @@ impl<T: SendAttempt> Gateway<T> {
                     warn!(position = key + 1, "gateway key rejected");
                 }
                 Ok(reply) => {
-                    lock(&self.key_ring).mark_accepted(key);
+                    lock(&self.key_ring).mark_answered(key, reply.status.is_success());
                     return Ok(reply);
                 }
                 Err(other) => return Err(other),
@@ -145,9 +145,10 @@ impl KeyRing {
         }
     }
 
-    fn mark_accepted(&mut self, index: usize) {
+    /// Makes a key usable that was not rejected. Only a success proves that the gateway accepts it.
+    fn mark_answered(&mut self, index: usize, is_success: bool) {
         if let Some(key) = self.0.get_mut(index) {
-            *key = KeyState { is_known: true, backoff: None };
+            *key = KeyState { is_known: is_success, backoff: None };
         }
     }
 
@@ -207,7 +208,8 @@ mod tests {
         let mut ring = KeyRing::new(3);
         assert_eq!(ring.verdicts(), [None; 3]);
         ring.mark_rejected(0, clock::now());
-        ring.mark_accepted(1);
+        ring.mark_answered(1, true);
+        ring.mark_answered(2, false);
         assert_eq!(ring.verdicts(), [Some(false), Some(true), None]);
         assert_eq!(ring.are_usable(), [false, true, true]);
     }
@@ -240,7 +242,7 @@ mod tests {
         assert_eq!(ring.pick(0, after(1)), None);
         ring.mark_rejected(0, after(1));
         assert_eq!(ring.pick(0, after(2)), None);
-        ring.mark_accepted(1);
+        ring.mark_answered(1, true);
         assert_eq!((ring.pick(0, after(2)), ring.are_usable()), (Some(1), vec![false, true]));
     }
 
