@@ -53,7 +53,7 @@ impl<T: SendAttempt> Gateway<T> {
                     warn!(position = key + 1, "gateway key rejected");
                 }
                 Ok(reply) => {
-                    lock(&self.key_ring).mark_accepted(key);
+                    lock(&self.key_ring).mark_answered(key, reply.status.is_success());
                     return Ok(reply);
                 }
                 Err(other) => return Err(other),
@@ -149,9 +149,10 @@ impl KeyRing {
         }
     }
 
-    fn mark_accepted(&mut self, index: usize) {
+    /// Makes a key usable that was not rejected. Only a success proves that the gateway accepts it.
+    fn mark_answered(&mut self, index: usize, is_success: bool) {
         if let Some(key) = self.0.get_mut(index) {
-            *key = KeyState::Accepted;
+            *key = if is_success { KeyState::Accepted } else { KeyState::Untried };
         }
     }
 
@@ -221,7 +222,8 @@ mod tests {
         let mut ring = KeyRing::new(3);
         assert_eq!(ring.are_rejected(), [None; 3]);
         ring.mark_rejected(0, clock::now());
-        ring.mark_accepted(1);
+        ring.mark_answered(1, true);
+        ring.mark_answered(2, false);
         assert_eq!(ring.are_rejected(), [Some(true), Some(false), None]);
         assert_eq!(ring.are_usable(), [false, true, true]);
     }
@@ -254,7 +256,7 @@ mod tests {
         assert_eq!(ring.pick(0, after(1)), None);
         ring.mark_rejected(0, after(1));
         assert_eq!(ring.pick(0, after(2)), None);
-        ring.mark_accepted(1);
+        ring.mark_answered(1, true);
         assert_eq!((ring.pick(0, after(2)), ring.are_usable()), (Some(1), vec![false, true]));
     }
 
