@@ -1,5 +1,6 @@
 //! Keeps the users of one issuer apart from those of another, whose `sub` may be the same.
 
+use std::io;
 use std::sync::Arc;
 
 use tracing::warn;
@@ -16,16 +17,14 @@ use crate::store::Store;
 pub struct OtherIssuer(Arc<str>);
 
 /// Records whose users call, unless the ledger is about those of another issuer.
-pub(super) async fn bind(
-    store: &Store,
-    issuer: &Arc<str>,
-    is_new: bool,
-) -> Result<(), OtherIssuer> {
-    let checked = check(store, issuer).await;
-    if !is_new {
-        checked?;
-    } else if checked.is_err() {
-        warn!(%issuer, "ledger given to the users of another issuer");
+///
+/// # Errors
+/// If it is, or if the ledger does not answer: unchecked, its users could be mixed with others.
+pub(super) async fn bind(store: &Store, issuer: &Arc<str>, is_new: bool) -> io::Result<()> {
+    match store.other_issuer(Arc::clone(issuer)).await.map_err(io::Error::other)? {
+        Some(other) if !is_new => return Err(io::Error::other(OtherIssuer(other))),
+        Some(_) => warn!(%issuer, "ledger given to the users of another issuer"),
+        None => {}
     }
     if let Err(error) = store.record_issuer(Arc::clone(issuer)).await {
         warn!(%error, "failed to record the issuer");

@@ -138,13 +138,12 @@ pub async fn open(shared: &SharedState, mut opening: Option<Opening>) -> io::Res
 }
 
 /// Records what the ledger's tokens and callers depend on. Refuses settings that do not fit them.
-async fn bind(shared: &SharedState) -> io::Result<()> {
+pub async fn bind(shared: &SharedState) -> io::Result<()> {
     if let Some(fingerprint) = shared.secret {
         secret::record(&shared.store, fingerprint).await.map_err(io::Error::other)?;
     }
     if let Some(issuer) = &shared.issuer {
-        let bound = issuer::bind(&shared.store, issuer, shared.new_issuer).await;
-        bound.map_err(io::Error::other)?;
+        issuer::bind(&shared.store, issuer, shared.new_issuer).await?;
     }
     Ok(())
 }

@@ -40,7 +40,7 @@ pub struct Adopt {
     /// Bind the ledger to the account of the current gateway key
     #[arg(long)]
     new_account: bool,
-    /// Keep the ledger's users although `issuer` has changed: they are the same people
+    /// Keep the ledger's users although `issuer` has changed, because they are the same people. Use it once
     #[arg(long)]
     new_issuer: bool,
 }
@@ -78,6 +78,10 @@ pub async fn serve(
     if adopt.new_account {
         shared.binding.adopt_next_account();
         shared.rate_limit.forget_limit();
+    }
+    if opening.is_none() {
+        // A ledger that is not still opened, as in PostgreSQL, would already serve callers.
+        app::bind(&shared).await.map_err(start_error)?;
     }
     let app = App::new(settings, shared)?;
     // A reload must find the same file: without it, its budgets would be lost.
