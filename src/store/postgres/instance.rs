@@ -69,11 +69,11 @@ const RENAME: &str = concat!(
     "WITH renamed AS (
   UPDATE store SET name = ",
     new_name!("{now}"),
-    " RETURNING 1
+    " RETURNING store.name
 ), ",
     after_loss!("renamed", "$1::bigint"),
     "
-SELECT setval(of, nextval(of) + 1000000) FROM instance_numbers"
+SELECT name, setval(of, nextval(of) + 1000000) FROM renamed, instance_numbers"
 );
 /// Those that did not sign off, and whether their lease is valid.
 pub(super) const LIVING: &str =
@@ -239,6 +239,7 @@ async fn beat(shared: &Shared, lanes: &Lanes) -> Option<Heartbeat> {
     let (me, known) = (shared.number(), shared.beat.load(Ordering::Relaxed));
     let period = shared.target.rate_period.map(nanos);
     let rules = lock(&shared.rules).map(|rules| rules.to_vec());
+    let name_before = Arc::clone(&lock(&shared.name));
     let step = Step::plain(statement!(BEAT_SQL, me, known, period, rules));
     let rows = lanes.request(&lanes.pulse, step).await.ok()?;
     let Some(row) = first_row(&rows, 0) else {
@@ -252,7 +253,10 @@ async fn beat(shared: &Shared, lanes: &Lanes) -> Option<Heartbeat> {
     if let Ok(now) = column::get(row, 1) {
         shared.clock.note(now);
     }
-    if let Ok(name) = column::get::<&str>(row, 2) {
+    // The former name is no news: the sales lane may have learned another one meanwhile.
+    if let Ok(name) = column::get::<&str>(row, 2)
+        && name != &*name_before
+    {
         *lock(&shared.name) = name.into();
     }
     let beat = column::get::<i64>(row, 0).unwrap_or_default();
@@ -308,6 +312,11 @@ async fn join_again(shared: &Shared, lanes: &Lanes, is_forgotten: bool) {
         return;
     };
     if is_forgotten {
+        // Before it may sell: callers that name the former ledger are refused.
+        let name = first_row(&rows, 1).map(|row| column::get::<&str>(row, 0));
+        if let Some(Ok(name)) = name {
+            *lock(&shared.name) = name.into();
+        }
         shared.metrics.rewinds.inc();
         error!("ledger database lost commits; ledger renamed");
     }

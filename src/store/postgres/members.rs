@@ -20,7 +20,7 @@ use crate::store::{
 
 pub(super) const LOCK: &str = "SELECT 1 FROM members_version FOR UPDATE";
 /// Judges all changes before any is applied, each as if those before it were. New tokens are refused while
-/// a server uses another secret (`$6`): it would reject them, and the others those that it hashes.
+/// a server uses another secret (`$7`): it would reject them, and the others those that it hashes.
 ///
 /// The transaction remembers the first refusal, so that the statements after it change nothing.
 const JUDGE: &str = "

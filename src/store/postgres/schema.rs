@@ -244,20 +244,20 @@ macro_rules! new_name {
 pub(super) use new_name;
 
 /// Slots, spending and numbers of instances may be missing where `$lost` has a row. `$period` is that of
-/// the rate limit, if the settings know it.
+/// the rate limit, if the settings know it. Sales lock the account before the rate limit, too.
 macro_rules! after_loss {
     ($lost:literal, $period:literal) => {
         concat!(
-            "shut AS (
+            "forgotten AS (
+  UPDATE account SET balance = NULL, balance_mark = NULL, balance_as_of = NULL
+  FROM ",
+            $lost,
+            "
+), shut AS (
   UPDATE rate_limit SET blocked_until = greatest(blocked_until,
     {clock} + coalesce(",
             $period,
             ", least(seconds, 86400) * 1000000000, 60000000000))
-  FROM ",
-            $lost,
-            "
-), forgotten AS (
-  UPDATE account SET balance = NULL, balance_mark = NULL, balance_as_of = NULL
   FROM ",
             $lost,
             "
