@@ -37,7 +37,7 @@ use crate::access::quote::QuoteSigner;
 use crate::billing::checkpoints::CheckpointKeeper;
 use crate::billing::summary::BillingSummary;
 use crate::clock;
-use crate::config::{self, AccessMode, Key, Settings, Target};
+use crate::config::{self, AccessMode, Key, Settings, StoreConfig, Target};
 use crate::downstream::body::BodyMemory;
 use crate::downstream::cross_site::Origins;
 use crate::downstream::host::Hosts;
@@ -341,6 +341,7 @@ pub fn sandbox(settings: &Settings) -> Sandbox {
     });
     Sandbox::new(sandbox::SandboxSettings {
         seed: settings.sandbox.seed,
+        run: (settings.store != StoreConfig::Memory).then(clock::wall),
         balance: settings.sandbox.balance,
         job_time: settings.sandbox.job_time,
         reply_delay: settings.sandbox.reply_delay,

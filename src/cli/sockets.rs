@@ -125,5 +125,10 @@ pub(super) fn bind(at: SocketAddr) -> io::Result<StdListener> {
 }
 
 fn cannot_listen(place: impl std::fmt::Display, error: &io::Error) -> io::Error {
-    io::Error::new(error.kind(), format!("cannot listen on {place}: {error}"))
+    let hint = if error.kind() == io::ErrorKind::AddrInUse {
+        "; another program uses it, maybe another tollgate: set server.listen or admin.listen"
+    } else {
+        ""
+    };
+    io::Error::new(error.kind(), format!("cannot listen on {place}: {error}{hint}"))
 }

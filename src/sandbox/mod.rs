@@ -47,6 +47,8 @@ use reply::{Rejection, SandboxResponse, SandboxResult, refuse, refuse_key, refus
 pub struct SandboxSettings {
     /// Determines ids, replies and the default key.
     pub seed: u64,
+    /// Makes ids of videos differ from those of an earlier run that a ledger still knows.
+    pub run: Option<Duration>,
     pub balance: Usd,
     /// How long a video job takes; some models take a little more or less.
     pub job_time: Duration,
@@ -65,6 +67,7 @@ impl Default for SandboxSettings {
         let (requests, seconds) = REPORTED_RATE_LIMIT;
         Self {
             seed: 0,
+            run: None,
             balance: Usd::dollars(50),
             job_time: Duration::from_secs(30),
             window: (requests, Duration::from_secs(seconds)),

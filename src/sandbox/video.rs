@@ -42,7 +42,11 @@ pub(super) async fn order(gateway: &FakeGateway, body: &[u8]) -> SandboxResult {
     let fault = SandboxFault::of(&order.prompt);
     fault.refuse(&order.prompt, &gateway.refused_once)?;
     let (nth, left) = lock(&gateway.account).charge(Service::Video, model.price)?;
-    let request_id = format!("vid_{}", gateway.seed.hex("video id", &nth.to_string(), 24));
+    let name = match gateway.settings.run {
+        Some(run) => format!("{nth} of {}", run.as_nanos()),
+        None => nth.to_string(),
+    };
+    let request_id = format!("vid_{}", gateway.seed.hex("video id", &name, 24));
     let job = SandboxJob {
         request_id: request_id.clone(),
         model: model.id.to_string(),

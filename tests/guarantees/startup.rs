@@ -15,7 +15,7 @@ use tollgate::store::{MoneyKind, Store, StoreCapacity};
 use crate::support::client::{Answer, Client, Record};
 use crate::support::process::{Process, Signal, run};
 use crate::support::server::ReservedPort;
-use crate::support::{CHAT, Gate, Reply, Upstream, in_time, until};
+use crate::support::{CHAT, Gate, Reply, Upstream, VIDEO, in_time, until};
 
 const STORE: &str = "store.url = \"sqlite:ledger.db\"\npage.dir = \"site\"";
 
@@ -416,4 +416,24 @@ fn read_only_state_folder_is_found_by_check_and_named_once_by_the_server() {
     assert_eq!(ask(server.address("page"), "POST", "/api/v1/chat", CHAT).status, 503);
     let printed = server.printed();
     assert_eq!(printed.matches("Read-only file system").count(), 1, "{printed}");
+}
+
+#[test]
+fn sandbox_gives_no_video_the_id_of_one_that_the_ledger_knows() {
+    let folder = TempDir::with_prefix("tollgate-sandbox-").unwrap();
+    let environment = [
+        ("TOLLGATE_SERVER__LISTEN", "127.0.0.1:0"),
+        ("TOLLGATE_ADMIN__LISTEN", "127.0.0.1:0"),
+        ("TOLLGATE_STORE__URL", "sqlite:ledger.db"),
+    ];
+    let buy = || {
+        let mut server = Process::start(folder.path(), &environment);
+        let answer = ask(server.address("page"), "POST", "/api/v1/video", VIDEO);
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        server.signal(Signal::SIGTERM);
+        assert_eq!(server.wait().code(), Some(0), "{}", server.printed());
+        answer.json()["request_id"].clone()
+    };
+    let (before, after) = (buy(), buy());
+    assert_ne!(before, after);
 }
