@@ -50,8 +50,9 @@ fn caller_that_floods_all_servers_delays_no_other() {
         let content =
             |received: &ReceivedRequest| received.json()["messages"][0]["content"] == *words;
         let place = purchases.into_iter().position(content).expect("it was bought");
-        // Those that had their slots before it asked, and a period's worth while its request arrived.
-        assert!(place - before <= 2 * LIMIT, "{} went ahead", place - before);
+        // Those that had their slots before it asked, and those of the periods in which its request
+        // arrived: two on a busy machine. The flood is much longer than that.
+        assert!(place - before <= 3 * LIMIT, "{} went ahead", place - before);
         thread::sleep(Duration::from_secs(1));
         round += 1;
     }

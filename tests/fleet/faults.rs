@@ -87,8 +87,9 @@ fn server_that_others_have_ended_is_not_ready() {
         let ready = fleet.ops(0, "/readyz");
         ready.status == 503 && ready.text().contains("declared_dead")
     });
-    let metrics = fleet.ops(0, "/metrics").text();
-    assert!(metrics.contains("\ntollgate_lease_seconds 0\n"), "{metrics}");
+    until("its lease has ended", || {
+        fleet.ops(0, "/metrics").text().contains("\ntollgate_lease_seconds 0\n")
+    });
     fleet.database.sql("UPDATE store SET moved_to = NULL, moved_at = NULL");
     until("it is ready again", || fleet.ops(0, "/readyz").status == 200);
 }
