@@ -1,4 +1,4 @@
-//! Bounds the log lines that requests can cause, so that nobody can fill the disk with them.
+//! Bounds the log lines that requests can cause, so that a flood of them does not fill the disk.
 
 use std::sync::Mutex;
 use std::time::Duration;

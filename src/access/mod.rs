@@ -56,7 +56,7 @@ pub struct Session {
     pub token: Option<Arc<TokenBudget>>,
     /// `None` is `access.may_buy`.
     pub may_buy: Option<Selection>,
-    /// Shown to people. It identifies nobody.
+    /// A name for display only. Two users may share it.
     pub display_name: Option<Arc<str>>,
     /// Cancelled on revocation, logout or expiry, which also ends open streams.
     pub revoked: Option<CancellationToken>,

@@ -151,7 +151,7 @@ impl SubjectCache {
             return Ok(None);
         }
         let SubjectTerms { role, own_budget, group, may_buy, display_name } = terms.clone();
-        // What the login service said may be a year old, so programs are never admins.
+        // The claims of the sign-in may be a year old, so programs are never admins.
         let role = if login.token_budget.is_some() { Role::Member } else { role };
         let session = Session {
             role,

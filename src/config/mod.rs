@@ -266,7 +266,7 @@ pub struct JwtConfig {
     pub jwks: JwksSource,
 }
 
-/// What a token must say, and which of its claims grant something.
+/// Requirements for a token, and the claims that grant something.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TokenRules {
     pub issuer: String,

@@ -117,7 +117,7 @@ impl MemberField {
     }
 }
 
-/// What a change sets a field to.
+/// The value that a change gives a field.
 pub(super) enum NewValue {
     Text(Option<String>),
     /// The value depends on the one before.

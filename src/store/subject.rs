@@ -18,7 +18,7 @@ pub struct SubjectTerms {
     pub group: Option<Arc<str>>,
     /// `None` is `access.may_buy`.
     pub may_buy: Option<Selection>,
-    /// Shown to people. It identifies nobody.
+    /// A name for display only. Two users may share it.
     pub display_name: Option<Arc<str>>,
 }
 

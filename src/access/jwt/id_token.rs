@@ -18,7 +18,7 @@ const MAX_ID_TOKEN: usize = 64 * 1_024;
 /// The token is made when its code is exchanged.
 const MAX_AGE: Duration = Duration::from_secs(10 * 60);
 
-/// What the token endpoint returned, and what it has to fit.
+/// A reply of the token endpoint, and the request that it must fit.
 pub(in crate::access) struct Proof<'a> {
     pub(in crate::access) id_token: &'a str,
     pub(in crate::access) access_token: Option<&'a str>,

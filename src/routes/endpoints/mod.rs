@@ -114,7 +114,7 @@ impl Endpoint {
     }
 }
 
-/// What the settings ask for.
+/// The endpoints that the settings switch on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Served {
     /// The endpoint for agents.
