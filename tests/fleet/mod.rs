@@ -11,6 +11,7 @@ mod crashes;
 mod fairness;
 mod faults;
 mod logins;
+mod losses;
 mod moves;
 mod outages;
 mod pauses;

@@ -189,7 +189,6 @@ impl Lane {
 
     /// If a transaction is rolled back, each of its steps runs alone, once.
     async fn process(&mut self, batch: Vec<Step>) {
-        let batch = self.refuse_other_ledgers(batch);
         match self.flush(&batch).await {
             Ok(rows) => {
                 for (step, rows) in batch.into_iter().zip(rows) {
@@ -301,21 +300,6 @@ impl Lane {
             self.shared.end(id);
         }
         self.retry(step.answer(Err(Unavailable(why.clone()))));
-    }
-
-    /// Refuses steps that were made before the ledger was renamed: it may lack the purchases that
-    /// they would repeat.
-    fn refuse_other_ledgers(&mut self, batch: Vec<Step>) -> Vec<Step> {
-        if batch.iter().all(|step| step.ledger.is_none()) {
-            return batch;
-        }
-        let name = Arc::clone(&lock(&self.shared.name));
-        let is_other = |step: &Step| step.ledger.as_ref().is_some_and(|ledger| *ledger != name);
-        let (others, batch): (Vec<_>, _) = batch.into_iter().partition(is_other);
-        for step in others {
-            self.refuse(step, &Reason::from("the ledger was renamed"));
-        }
-        batch
     }
 
     fn retry(&mut self, step: Option<Step>) {

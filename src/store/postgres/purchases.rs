@@ -57,7 +57,7 @@ impl PostgresStore {
     ) -> Result<Held, ReserveError> {
         self.check_capacity()?;
         let owner = self.shared().number();
-        let step = reserve::step(self.shared(), owner, reservation, send)?.of_ledger(self.name());
+        let step = reserve::step(self.shared(), owner, reservation, send)?;
         self.shared().begin(reservation.id, owner, reservation.price);
         let slot = send.map(|(slot, _)| slot.id);
         self.shared().slots.take(slot);
@@ -134,7 +134,6 @@ impl PostgresStore {
         &self,
         id: PurchaseId,
     ) -> Result<(), Unavailable> {
-        let mut was_running = false;
         loop {
             // Registered before the check, so that an end in between is not missed.
             let mut end = pin!(self.shared().ends.notified());
@@ -144,9 +143,8 @@ impl PostgresStore {
             let state =
                 rows.iter().flatten().next().map(|row| column::state(row, 0)).transpose()?;
             match state {
-                Some(PurchaseState::Held | PurchaseState::Sent) => was_running = true,
-                // The caller may not buy it again: it knows the ledger by its former name.
-                None if was_running => return Err(Unavailable("the purchase was lost".into())),
+                Some(PurchaseState::Held | PurchaseState::Sent) => {}
+                // If it is unknown, it may be lost. A reservation that requires it decides.
                 Some(_) | None => return Ok(()),
             }
             timeout(POLL_INTERVAL, end).await.ok();

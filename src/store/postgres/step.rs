@@ -1,7 +1,5 @@
 //! What a lane sends: statements with their values, and where the rows go.
 
-use std::sync::Arc;
-
 use tokio::sync::oneshot;
 use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
@@ -49,9 +47,6 @@ pub(super) struct Step {
     /// The number of this instance when the step was made, if the step is refused once others have
     /// ended it. Facts about the gateway are never refused.
     pub(super) guard: Option<i64>,
-    /// The ledger's name when the step was made, if the step is refused once the ledger has another
-    /// one: the caller may name the former.
-    pub(super) ledger: Option<Arc<str>>,
     pub(super) effect: Effect,
     pub(super) stamp: ClockStamp,
     /// `None` for a notification, which is retried until it succeeds.
@@ -70,8 +65,8 @@ impl Step {
     pub(super) fn new(need: Need, statements: Vec<Statement>) -> Self {
         let (effect, stamp) = (Effect::None, ClockStamp::default());
         let prologue = Vec::new();
-        let (guard, ledger, answer) = (None, None, None);
-        Self { statements, prologue, need, guard, ledger, effect, stamp, answer }
+        let (guard, answer) = (None, None);
+        Self { statements, prologue, need, guard, effect, stamp, answer }
     }
 
     pub(super) fn plain(statement: Statement) -> Self {
@@ -86,11 +81,6 @@ impl Step {
     #[must_use]
     pub(super) fn preceded_by(self, prologue: Vec<Statement>) -> Self {
         Self { prologue, ..self }
-    }
-
-    #[must_use]
-    pub(super) fn of_ledger(self, name: Arc<str>) -> Self {
-        Self { ledger: Some(name), ..self }
     }
 
     #[must_use]
