@@ -184,7 +184,8 @@ struct Heartbeat {
 /// Returns the step that ends another instance after this heartbeat, or the own one.
 fn burial(instance: i64, heartbeat: Option<Heartbeat>) -> Step {
     let answered_at = heartbeat.map(|heartbeat| heartbeat.answered_at);
-    Step::new(Need::Counting, vec![statement!(BURY, instance, heartbeat.is_none(), answered_at)])
+    let bury = statement!(BURY, instance, heartbeat.is_none(), answered_at);
+    Step::new(Need::Counting, vec![bury]).ending_slots()
 }
 
 /// Beats, buries and sweeps until `stop`.

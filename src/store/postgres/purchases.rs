@@ -9,6 +9,7 @@ use tokio::time::timeout;
 
 use super::column;
 use super::handle::PostgresStore;
+use super::slots::UnansweredSlot;
 use super::step::{Need, Step, StepRows, statement};
 use super::{events, reserve, settle};
 use crate::contract::money::Usd;
@@ -59,14 +60,13 @@ impl PostgresStore {
         let owner = self.shared().number();
         let step = reserve::step(self.shared(), owner, reservation, send)?;
         self.shared().begin(reservation.id, owner, reservation.price);
-        let slot = send.map(|(slot, _)| slot.id);
-        self.shared().slots.take(slot);
+        let slot = UnansweredSlot::new(self, send.map(|(slot, _)| slot.id));
         let held = match self.run(&self.lanes().sales, step).await {
             Ok(rows) => reserve::verdict(self.shared(), reservation, &rows)
                 .inspect_err(|_| self.shared().end(reservation.id)),
             Err(unavailable) => Err(unavailable.into()),
         };
-        match (slot, &held) {
+        match (slot.answered(), &held) {
             (None, _) => {}
             (Some(_), Ok(Held { is_sent: true, .. })) => self.purge_slots_if_due(),
             // It may have been taken, and the purchase recorded as sent.

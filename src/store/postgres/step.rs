@@ -41,9 +41,13 @@ pub(super) enum Need {
 pub(super) struct Step {
     pub(super) statements: Vec<Statement>,
     /// Statements that run once in the transaction, under the account's row and before each step
-    /// that changes counters. Of several steps, those of the last apply to all.
+    /// that changes counters. Of several steps, those of the last apply to all. They are left out if a
+    /// step of the transaction ends slots.
     pub(super) prologue: Vec<Statement>,
     pub(super) need: Need,
+    /// Whether it ends slots, on the sales lane. The marks lanes lock slots and the rate limit in any
+    /// order, so its transaction does not lock the rate limit, too.
+    pub(super) ends_slots: bool,
     /// The number of this instance when the step was made, if the step is refused once others have
     /// ended it. Facts about the gateway are never refused.
     pub(super) guard: Option<i64>,
@@ -66,7 +70,8 @@ impl Step {
         let (effect, stamp) = (Effect::None, ClockStamp::default());
         let prologue = Vec::new();
         let (guard, answer) = (None, None);
-        Self { statements, prologue, need, guard, effect, stamp, answer }
+        let ends_slots = false;
+        Self { statements, prologue, need, ends_slots, guard, effect, stamp, answer }
     }
 
     pub(super) fn plain(statement: Statement) -> Self {
@@ -76,6 +81,11 @@ impl Step {
     #[must_use]
     pub(super) fn guarded(self, instance: i64) -> Self {
         Self { guard: Some(instance), ..self }
+    }
+
+    #[must_use]
+    pub(super) fn ending_slots(self) -> Self {
+        Self { ends_slots: true, ..self }
     }
 
     #[must_use]
