@@ -111,3 +111,34 @@ async fn ledger_is_renamed_by_the_ledgers_time_as_soon_as_it_can_be() {
     assert!(fixture.store.may_lack_purchases_since(complete_at));
     assert!(!fixture.store.may_lack_purchases_since(START), "{}", fixture.store.name());
 }
+
+/// Whichever of its connections and heartbeats notice a loss first.
+#[tokio::test]
+async fn loss_that_all_instances_notice_renames_the_ledger_once() {
+    const COUNT: &str = "CREATE SEQUENCE renames;
+        CREATE FUNCTION count_rename() RETURNS trigger LANGUAGE plpgsql AS
+            $$ BEGIN PERFORM nextval('renames'); RETURN NEW; END $$;
+        CREATE TRIGGER count_rename BEFORE UPDATE ON store FOR EACH ROW
+            WHEN (OLD.name <> NEW.name) EXECUTE FUNCTION count_rename()";
+    const LOSE_BEATS: &str = "UPDATE instances SET beat = 0";
+    const TAKE_OVER: &str = "UPDATE store SET cluster = 'another';
+        SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+        WHERE datname = current_database() AND application_name LIKE 'tollgate %'";
+    let fixture = Fixture::on_postgres().await;
+    let _others = [fixture.join().await, fixture.join().await];
+    let database = fixture.database();
+    let least = || database.sql("SELECT min(beat) FROM instances").parse::<i64>().unwrap();
+    database.sql(COUNT);
+    let renames =
+        || database.sql("SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM renames");
+    for (number, takes_over) in [(1, false), (2, true)] {
+        wait_for("heartbeats", || least() >= 3).await;
+        let old = fixture.store.name();
+        // Both at once: a connection that is cut beats no more.
+        let both = format!("{LOSE_BEATS}; {TAKE_OVER}");
+        database.sql(if takes_over { &both } else { LOSE_BEATS });
+        wait_for("heartbeats after the loss", || least() >= 3).await;
+        assert_ne!(fixture.store.name(), old);
+        assert_eq!(renames(), number.to_string(), "{takes_over}");
+    }
+}

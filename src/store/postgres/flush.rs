@@ -49,6 +49,8 @@ pub(super) struct Course {
     pub(super) patience: Duration,
     /// Whether purchases depend on this lane.
     pub(super) sells: bool,
+    /// Whether a connection is used only after the ledger's cluster was compared.
+    pub(super) checks_cluster: bool,
     /// If set, the lane connects when it is used, and closes after this long without a step.
     pub(super) max_idle: Option<Duration>,
 }

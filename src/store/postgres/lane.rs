@@ -321,12 +321,13 @@ impl Lane {
     }
 }
 
-/// Connects. A lane that sells first learns whether another cluster has taken over, so that nothing is
-/// sold from a ledger that has lost purchases without a new name.
+/// Connects. A lane that sells, and that of heartbeats, first learn whether another cluster has taken
+/// over. So nothing is sold from a ledger that has lost purchases without a new name, and the heartbeat
+/// that finds the same loss renames it no second time.
 async fn open(shared: &Shared, course: Course) -> Result<PreparedConnection, Reason> {
     let connection = connect(&shared.target).await?;
     let session = PreparedConnection::new(connection, Arc::clone(&shared.clock));
-    if course.sells && !shared.target.reads_only {
+    if course.checks_cluster && !shared.target.reads_only {
         let checked = timeout(course.patience, check_cluster(&session, &shared.target)).await;
         let name = checked.unwrap_or_else(|_elapsed| {
             Err(Reason::new(Cause::Unreachable, "the database does not answer"))
