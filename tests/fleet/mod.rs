@@ -10,6 +10,7 @@ mod copy;
 mod crashes;
 mod fairness;
 mod faults;
+mod issuers;
 mod logins;
 mod losses;
 mod moves;
