@@ -20,7 +20,7 @@ use crate::problem::{
 };
 use crate::store::{
     self, AccountBinding, AccountStatus, CreditWatermark, Digest, DuplicateCheck, ExistingPurchase,
-    Job, KeptReply, LedgerState, OverBudget, PurchaseId, RecentRefusals, RefusalKey, Reservation,
+    Job, KeptReply, OverBudget, Precondition, PurchaseId, RecentRefusals, RefusalKey, Reservation,
     ReserveError, ScopeKind, Settlement, Store,
 };
 use crate::sync::lock;
@@ -333,7 +333,7 @@ pub(super) fn reservation(
         dedupe_key,
         budgets,
         replay_only: purchase.replay_or.is_some(),
-        requires: LedgerState { name: purchase.ledger.clone(), earlier: None },
+        requires: Precondition { name: purchase.ledger.clone(), earlier: None },
     }
 }
 

@@ -47,7 +47,7 @@ pub use member::{
 pub use model::{
     AccountCheck, AccountLimit, AccountStatus, Checkpoint, Clock, CreditWatermark, DedupeKey,
     Digest, DuplicateCheck, EarlierReply, Evidence, ExistingPurchase, Held, InstanceCounts, Job,
-    JobState, KeptReply, KeyId, LedgerState, LedgerTotals, MissingSpend, MoneyKind, PurchaseId,
+    JobState, KeptReply, KeyId, LedgerTotals, MissingSpend, MoneyKind, Precondition, PurchaseId,
     PurchaseRecord, PurchaseState, RemainingCredit, Reservation, ReserveError, SETTLES_WITHIN,
     Service, Settlement, SlotId, SlotLimit, SlotRate, Snapshot, SpendRow, StatusUpdate,
     StoreCapacity, WantedSlot,

@@ -110,13 +110,13 @@ pub struct Reservation {
     pub budgets: Budgets,
     /// Holds nothing: returns the earlier purchase or an error.
     pub replay_only: bool,
-    pub requires: LedgerState,
+    pub requires: Precondition,
 }
 
 /// What a caller was told about the ledger. If it is no longer true, a shared ledger has lost
 /// purchases, perhaps the same one, and holds nothing. A ledger in a file loses none while it is open.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct LedgerState {
+pub struct Precondition {
     /// The public name.
     pub name: Option<Arc<str>>,
     /// An earlier purchase that this one has waited for. The ledger has it, however it ended.

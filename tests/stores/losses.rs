@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use tollgate::contract::money::Usd;
-use tollgate::store::{LedgerState, PurchaseId, Reservation, ReserveError, Settlement};
+use tollgate::store::{Precondition, PurchaseId, Reservation, ReserveError, Settlement};
 
 use crate::fixture::*;
 use crate::instances::{LOCK_WAITS, blocker, wait_for};
@@ -16,7 +16,7 @@ use crate::instances::{LOCK_WAITS, blocker, wait_for};
 const RENAME: &str = "UPDATE store SET name = 'durable-next'";
 
 fn of_ledger(name: Arc<str>) -> Reservation {
-    let requires = LedgerState { name: Some(name), ..LedgerState::default() };
+    let requires = Precondition { name: Some(name), ..Precondition::default() };
     Reservation { requires, ..keyed("k", "p") }
 }
 
@@ -50,7 +50,7 @@ async fn purchase_of_a_ledger_that_was_renamed_meanwhile_is_refused() {
 async fn purchase_that_has_waited_for_a_lost_one_is_refused() {
     let fixture = Fixture::on_postgres().await;
     let after = |earlier| {
-        let requires = LedgerState { earlier: Some(earlier), ..LedgerState::default() };
+        let requires = Precondition { earlier: Some(earlier), ..Precondition::default() };
         Reservation { requires, ..keyed("k", "p") }
     };
     let lost = fixture.reserve(&after(PurchaseId::generate())).await;
