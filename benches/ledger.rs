@@ -81,6 +81,7 @@ async fn buy(ledger: &Store, price: Usd) -> Outcome {
         dedupe_key: claim,
         budgets: limits,
         replay_only: only_repeats,
+        requires: Default::default(),
     };
     let slot = SlotId::generate();
     let rate = SlotRate { requests: 1_000_000, period: Duration::from_secs(1) };

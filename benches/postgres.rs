@@ -196,6 +196,7 @@ async fn buy(ledger: &Store, turns: &Turns) -> Outcome<(Duration, Duration)> {
             ..Budgets::default()
         },
         replay_only: false,
+        requires: Default::default(),
     };
     let (slot, begun) = (SlotId::generate(), clock::now());
     let wanted = WantedSlot { id: slot, limit: LIMIT };

@@ -5,6 +5,9 @@ use std::sync::Arc;
 
 use tracing::warn;
 
+use super::ledger;
+use crate::clock;
+use crate::config::{Settings, StoreConfig};
 use crate::store::Store;
 
 /// The ledger is about the users of another issuer.
@@ -21,20 +24,36 @@ pub struct OtherIssuer(Arc<str>);
 /// # Errors
 /// If it is, or if the ledger does not answer: unchecked, its users could be mixed with others.
 pub(super) async fn bind(store: &Store, issuer: &Arc<str>, is_new: bool) -> io::Result<()> {
-    match store.other_issuer(Arc::clone(issuer)).await.map_err(io::Error::other)? {
+    let other = match store.bind_issuer(Arc::clone(issuer), is_new).await {
+        Ok(other) => other,
+        // A full disk stops sales, and nothing else.
+        Err(error) => {
+            warn!(%error, "failed to record the issuer");
+            store.other_issuer(Arc::clone(issuer)).await.map_err(io::Error::other)?
+        }
+    };
+    match other {
         Some(other) if !is_new => return Err(io::Error::other(OtherIssuer(other))),
         Some(_) => warn!(%issuer, "ledger given to the users of another issuer"),
         None => {}
-    }
-    if let Err(error) = store.record_issuer(Arc::clone(issuer)).await {
-        warn!(%error, "failed to record the issuer");
     }
     Ok(())
 }
 
 /// Returns an error if the ledger is about the users of another issuer.
-pub async fn check(store: &Store, issuer: &str) -> Result<(), OtherIssuer> {
-    match store.other_issuer(issuer.into()).await {
+pub async fn check(settings: &Settings) -> Result<(), OtherIssuer> {
+    let Some(issuer) = settings.users_issuer() else { return Ok(()) };
+    let found = match &settings.store {
+        StoreConfig::Memory => return Ok(()),
+        StoreConfig::Sqlite(path) => {
+            // A ledger that cannot be opened is reported elsewhere.
+            let opened = Store::open_read_only(path, Arc::new(clock::wall));
+            let Ok(store) = opened else { return Ok(()) };
+            store.other_issuer(issuer.into()).await.map_err(|error| error.0)
+        }
+        StoreConfig::Postgres(config) => ledger::other_issuer(settings, config, issuer).await,
+    };
+    match found {
         Ok(Some(other)) => Err(OtherIssuer(other)),
         Ok(None) => Ok(()),
         Err(error) => {

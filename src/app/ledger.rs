@@ -45,13 +45,15 @@ pub fn describe(settings: &Settings) -> String {
 #[cfg(feature = "postgres")]
 pub use shared::postgres_target;
 pub use shared::{check_connection, open_for_command, open_for_report};
-pub(super) use shared::{check_settings, open_for_server};
+pub(super) use shared::{check_settings, open_for_server, other_issuer};
 
 #[cfg(feature = "postgres")]
 mod shared {
+    use std::sync::Arc;
+
     use super::{Migration, PostgresConfig, Settings, Store, Target, money_kind};
-    use crate::store::host_name;
-    use crate::store::postgres::{InstanceKind, PostgresTarget, connect};
+    use crate::store::postgres::{self, InstanceKind, PostgresTarget, connect};
+    use crate::store::{Reason, host_name};
     use crate::upstream;
 
     pub(super) fn describe(settings: &Settings, config: &PostgresConfig) -> String {
@@ -86,6 +88,15 @@ mod shared {
         let connection = connect(&target).await.map_err(|reason| reason.to_string())?;
         connection.close().await;
         Ok(())
+    }
+
+    /// Returns the issuer of the ledger's users, if it is another one. Writes nothing.
+    pub(in crate::app) async fn other_issuer(
+        settings: &Settings,
+        config: &PostgresConfig,
+        issuer: &str,
+    ) -> Result<Option<Arc<str>>, Reason> {
+        postgres::other_issuer(&postgres_target(settings, config)?, issuer).await
     }
 
     /// Opens the ledger for a server, which sells from it.
@@ -164,7 +175,10 @@ mod shared {
 
 #[cfg(not(feature = "postgres"))]
 mod shared {
+    use std::sync::Arc;
+
     use super::{Migration, PostgresConfig, Settings, Store};
+    use crate::store::Reason;
 
     const NEEDED: &str = "a build with the feature `postgres`";
 
@@ -181,6 +195,14 @@ mod shared {
 
     pub async fn check_connection(_: &Settings, _: &PostgresConfig) -> Result<(), String> {
         Err(format!("store.url: expected {NEEDED}"))
+    }
+
+    pub(in crate::app) async fn other_issuer(
+        _: &Settings,
+        _: &PostgresConfig,
+        _: &str,
+    ) -> Result<Option<Arc<str>>, Reason> {
+        Err(format!("store.url: expected {NEEDED}").into())
     }
 
     pub(in crate::app) async fn open_for_server(

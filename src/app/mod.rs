@@ -30,7 +30,7 @@ use url::Url;
 
 pub use readiness::starting;
 use readings::Watched;
-pub use start::{Shutdown, bind, open, own_addresses, prepare};
+pub use start::{Shutdown, open, own_addresses, prepare};
 
 use crate::access::Authenticator;
 use crate::access::quote::QuoteSigner;

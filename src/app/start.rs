@@ -43,13 +43,14 @@ pub struct Shutdown {
 
 /// Starts the shared state, with which nothing can be bought until [`open`]. `admin` is the ops
 /// listener's address; `secret` is called only if tokens, cookies or quotes depend on it; jobs and
-/// the sandbox run on `runtime`.
+/// the sandbox run on `runtime`. `new_issuer` gives the ledger to the users of the settings' issuer.
 pub async fn prepare(
     settings: &Settings,
     admin: Option<SocketAddr>,
     runtime: &Handle,
     shutdown: &Shutdown,
     secret: impl FnOnce() -> io::Result<Secret>,
+    new_issuer: bool,
 ) -> io::Result<(SharedState, Option<Opening>)> {
     let (store, opening) = open_store(settings, admin).await?;
     let jobs = JobRegistry::new(store.clone(), runtime.clone(), shutdown.draining.clone());
@@ -88,10 +89,14 @@ pub async fn prepare(
         tls: settings.server.tls.as_ref().map(tls).transpose()?,
         secret: fingerprint,
         issuer: settings.users_issuer().map(Arc::from),
-        new_issuer: false,
+        new_issuer,
         quotes,
         pictures: settings.store.path().map(|path| Arc::new(Pictures::beside(path))),
     };
+    // A ledger that is not still opened, as in PostgreSQL, would already serve callers.
+    if opening.is_none() {
+        bind(&shared).await?;
+    }
     Ok((shared, opening))
 }
 
@@ -125,10 +130,8 @@ pub async fn open(shared: &SharedState, mut opening: Option<Opening>) -> io::Res
     }
     shared.webhooks.subscribe().await;
     shared.rate_limit.restore().await;
-    if let Err(error) = bind(shared).await {
-        // Other servers would take this one for alive until its lease ends.
-        shared.store.close();
-        return Err(error);
+    if opening.is_some() {
+        bind(shared).await?;
     }
     shared.access.refresh().await;
     if let Some(opening) = opening {
@@ -137,15 +140,23 @@ pub async fn open(shared: &SharedState, mut opening: Option<Opening>) -> io::Res
     Ok(())
 }
 
-/// Records what the ledger's tokens and callers depend on. Refuses settings that do not fit them.
-pub async fn bind(shared: &SharedState) -> io::Result<()> {
-    if let Some(fingerprint) = shared.secret {
-        secret::record(&shared.store, fingerprint).await.map_err(io::Error::other)?;
+/// Records what the ledger's tokens and callers depend on. Refuses settings that do not fit them, and
+/// closes the ledger: other servers would take this one for alive until its lease ends.
+async fn bind(shared: &SharedState) -> io::Result<()> {
+    let SharedState { store, secret, issuer, new_issuer, .. } = shared;
+    if store.is_unusable() {
+        return Ok(());
     }
-    if let Some(issuer) = &shared.issuer {
-        issuer::bind(&shared.store, issuer, shared.new_issuer).await?;
-    }
-    Ok(())
+    let bound = async {
+        if let Some(fingerprint) = secret {
+            secret::record(store, *fingerprint).await.map_err(io::Error::other)?;
+        }
+        match issuer {
+            Some(issuer) => issuer::bind(store, issuer, *new_issuer).await,
+            None => Ok(()),
+        }
+    };
+    bound.await.inspect_err(|_| store.close())
 }
 
 /// Loads the certificate, unless an authority issues it.

@@ -31,7 +31,8 @@ pub(super) async fn check(
         writeln!(err, "warning: {warning}")?;
     }
     let members = count_members(settings).await?;
-    check_issuer(settings).await?;
+    let issuer = app::issuer::check(settings).await;
+    issuer.map_err(|error| CommandError::usage(error.to_string()))?;
     check_ledger(settings).await?;
     let server = &settings.server;
     let (asked, asked_per_address) = (server.max_connections, server.max_connections_per_address);
@@ -140,16 +141,6 @@ async fn count_members(settings: &Settings) -> Result<Option<MemberCount>, Comma
         return Err(CommandError::usage(SecretError::Mismatch.to_string()));
     }
     Ok(ledger.members().await.ok().map(|members| MemberCount::of(&members)))
-}
-
-/// Returns an error if `serve` would refuse the issuer.
-async fn check_issuer(settings: &Settings) -> Result<(), CommandError> {
-    let (Some(path), Some(issuer)) = (settings.store.path(), settings.users_issuer()) else {
-        return Ok(());
-    };
-    let Ok(ledger) = Store::open_read_only(path, Arc::new(clock::wall)) else { return Ok(()) };
-    let checked = app::issuer::check(&ledger, issuer).await;
-    checked.map_err(|error| CommandError::usage(error.to_string()))
 }
 
 async fn check_ledger(settings: &Settings) -> Result<(), String> {

@@ -90,7 +90,7 @@ mod tests {
         let (shutdown, runtime) = (Shutdown::default(), Handle::current());
         let secret = || Err(io::Error::other("not needed"));
         let settings = &loaded.settings;
-        let preparing = app::prepare(settings, None, &runtime, &shutdown, secret);
+        let preparing = app::prepare(settings, None, &runtime, &shutdown, secret, false);
         let (shared, opening) = preparing.await.unwrap();
         app::open(&shared, opening).await.unwrap();
         let mut app = App::new(loaded.settings, shared.clone()).unwrap();

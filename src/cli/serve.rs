@@ -66,7 +66,8 @@ pub async fn serve(
     let secret = || secret(&settings);
     notify::starting("opening the ledger");
     let waiting = serve_starting(&settings, &sockets.ops)?;
-    let preparing = app::prepare(&settings, Some(at), &runtime, &shutdown, secret);
+    let preparing =
+        app::prepare(&settings, Some(at), &runtime, &shutdown, secret, adopt.new_issuer);
     let Some(prepared) = signals.unless_terminated(preparing).await else {
         info!("stopped during startup");
         return Ok(Exit::Done);
@@ -74,14 +75,9 @@ pub async fn serve(
     drop(waiting);
     let (mut shared, opening) = prepared.map_err(start_error)?;
     shared.own_addresses = app::own_addresses(&sockets.addresses())?;
-    shared.new_issuer = adopt.new_issuer;
     if adopt.new_account {
         shared.binding.adopt_next_account();
         shared.rate_limit.forget_limit();
-    }
-    if opening.is_none() {
-        // A ledger that is not still opened, as in PostgreSQL, would already serve callers.
-        app::bind(&shared).await.map_err(start_error)?;
     }
     let app = App::new(settings, shared)?;
     // A reload must find the same file: without it, its budgets would be lost.

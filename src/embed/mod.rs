@@ -130,7 +130,7 @@ impl Tollgate {
         let ops = ops::OpsAddresses::new(config.ops)?;
         let starting = async {
             let (shared, opening) =
-                app::prepare(&settings, config.ops, &host, &shutdown, secret).await?;
+                app::prepare(&settings, config.ops, &host, &shutdown, secret, false).await?;
             app::open(&shared, opening).await.map(|()| shared)
         };
         // On another thread, because the caller's runtime may have only this one.

@@ -15,13 +15,13 @@ use crate::clock::{self, Instant};
 use crate::contract::catalog::Service;
 use crate::contract::money::SpendLimit;
 use crate::problem::{
-    BUDGET_EXHAUSTED, BudgetName, IDEMPOTENCY_KEY_REUSED, INSUFFICIENT_CREDIT, LEDGER_UNAVAILABLE,
-    PURCHASE_NOT_FOUND, Problem,
+    BUDGET_EXHAUSTED, BudgetName, IDEMPOTENCY_KEY_REUSED, INSUFFICIENT_CREDIT, LEDGER_CHANGED,
+    LEDGER_UNAVAILABLE, PURCHASE_NOT_FOUND, Problem,
 };
 use crate::store::{
     self, AccountBinding, AccountStatus, CreditWatermark, Digest, DuplicateCheck, ExistingPurchase,
-    Job, KeptReply, OverBudget, PurchaseId, RecentRefusals, RefusalKey, Reservation, ReserveError,
-    ScopeKind, Settlement, Store,
+    Job, KeptReply, OverBudget, Precondition, PurchaseId, RecentRefusals, RefusalKey, Reservation,
+    ReserveError, ScopeKind, Settlement, Store,
 };
 use crate::sync::lock;
 use crate::upstream::{Abort, Authorization, BeforeSend, GatewayReply, Slot};
@@ -53,13 +53,16 @@ pub(super) enum Placed {
 }
 
 impl Hold {
-    /// Holds the price. Fails if a budget or the balance does not cover it.
+    /// Holds the price. Fails if a budget or the balance does not cover it, or if the ledger has lost
+    /// the earlier purchase that this one has waited for.
     pub(super) async fn place(
         context: &Arc<PurchaseContext>,
         purchase: &Arc<PurchaseRequest>,
+        awaited: Option<PurchaseId>,
     ) -> Result<Placed, Problem> {
         let PurchaseContext { ledger, rate_limit, refusals, binding, terms, .. } = &**context;
-        let reservation = reservation(purchase, terms, refusals);
+        let mut reservation = reservation(purchase, terms, refusals);
+        reservation.requires.earlier = awaited;
         let fingerprint = match &reservation.dedupe_key {
             store::DedupeKey::Fingerprint(check) => Some(check.fingerprint),
             store::DedupeKey::IdempotencyKey { .. } | store::DedupeKey::Quote { .. } => None,
@@ -330,6 +333,7 @@ pub(super) fn reservation(
         dedupe_key,
         budgets,
         replay_only: purchase.replay_or.is_some(),
+        requires: Precondition { name: purchase.ledger.clone(), earlier: None },
     }
 }
 
@@ -365,6 +369,10 @@ pub(super) fn not_held(
             let refusal = purchase.replay_or.as_deref().cloned();
             refusal.unwrap_or_else(|| Problem::new(&PURCHASE_NOT_FOUND))
         }
+        ReserveError::LedgerChanged => Problem::new(&LEDGER_CHANGED).detail(
+            "the ledger has been replaced since the request came, and may have lost an earlier \
+             purchase with its key; nothing was sent",
+        ),
         ReserveError::KeyReused => Problem::new(&IDEMPOTENCY_KEY_REUSED),
         ReserveError::OverBudget(over) => {
             let budget = BudgetName { scope: over.scope.name(), period: over.period.name() };

@@ -26,18 +26,24 @@ impl LedgerName {
     }
 
     pub fn header(&self) -> HeaderValue {
+        self.current().1.clone()
+    }
+
+    /// Returns the name, also as a header.
+    pub fn current(&self) -> Arc<(Arc<str>, HeaderValue)> {
         let name = self.ledger.name();
-        let latest = self.latest.load();
+        let latest = self.latest.load_full();
         if latest.0 == name {
-            return latest.1.clone();
+            return latest;
         }
         match HeaderValue::try_from(&*name) {
             Ok(header) => {
-                self.latest.store(Arc::new((name, header.clone())));
-                header
+                let current = Arc::new((name, header));
+                self.latest.store(Arc::clone(&current));
+                current
             }
             // Names are identifiers, which headers can hold.
-            Err(_) => latest.1.clone(),
+            Err(_) => latest,
         }
     }
 }

@@ -100,6 +100,7 @@ impl Purchases {
     async fn complete(&self, purchase: &Arc<PurchaseRequest>) -> Outcome {
         let PurchaseContext { running, binding, jobs, terms, .. } = &*self.context;
         let give_up = clock::now() + terms.join_timeout;
+        let mut awaited = None;
         // Give the gateway a moment to report its account and balance.
         binding.wait_for_check().await;
         // Hold: one ledger step finds duplicates, checks budgets and balance, and holds the price.
@@ -107,11 +108,12 @@ impl Purchases {
         let (open, hold) = loop {
             // Registered first, so that a duplicate found in the ledger finds it running.
             let open = running.register(purchase);
-            match Hold::place(&self.context, purchase).await {
+            match Hold::place(&self.context, purchase, awaited).await {
                 Err(problem) => return open.publish(Err(problem)),
                 Ok(Placed::Held(hold)) => break (open, hold),
                 Ok(Placed::Duplicate(earlier)) => {
                     drop(open);
+                    awaited = Some(earlier.id);
                     let answer =
                         idempotency::answer_duplicate(&self.context, purchase, earlier, give_up);
                     if let Some(outcome) = answer.await {
@@ -155,6 +157,9 @@ pub struct PurchaseRequest {
     pub session: Session,
     pub order: Checked<Order>,
     pub dedupe_by: DedupeBy,
+    /// The ledger's name when the request was checked. If the ledger has another one when the price is
+    /// held, it may have lost the purchase that this one repeats.
+    pub ledger: Option<Arc<str>>,
     /// If set, this replays an earlier purchase or fails with the problem, but never buys.
     pub replay_or: Option<Box<Problem>>,
     pub waiters: Waiters,
@@ -199,6 +204,7 @@ impl PurchaseRequest {
             session: Session::default(),
             order,
             dedupe_by,
+            ledger: None,
             replay_or: None,
             waiters: Waiters::default(),
             progress: Progress::default(),

@@ -83,6 +83,7 @@ impl TestReports {
             token: None,
             budgets: Budgets::default(),
             replay_only: false,
+            requires: Default::default(),
         };
         self.store.reserve(&reservation).await.unwrap();
         if let Some(ending) = ending {

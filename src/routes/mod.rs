@@ -99,7 +99,8 @@ impl HandlerContext {
     fn purchase(&self, order: Checked<Order>) -> Result<PurchaseRequest, Problem> {
         let headers = &self.call.head.headers;
         let dedupe_by = purchases::dedupe_key(headers)?;
-        purchases::check_ledger(&self.handlers.ledger_name.header(), headers)?;
+        let (ledger, name) = &*self.handlers.ledger_name.current();
+        purchases::check_ledger(name, headers)?;
         let session = self.call.session.clone();
         let replay_only = headers.contains_key(purchases::TOLLGATE_REPLAY);
         // Even if the caller may not buy it any more, a purchase that it made is replayed.
@@ -110,7 +111,8 @@ impl HandlerContext {
             Err(refusal) => Some(Box::new(refusal)),
         };
         let purchase = PurchaseRequest::new(self.call.caller.clone(), order, dedupe_by);
-        Ok(PurchaseRequest { id: self.call.id.purchase(), session, replay_or, ..purchase })
+        let (id, ledger) = (self.call.id.purchase(), Some(Arc::clone(ledger)));
+        Ok(PurchaseRequest { id, session, ledger, replay_or, ..purchase })
     }
 
     async fn buy(&self, order: Checked<Order>) -> Result<Receipt, Problem> {

@@ -47,9 +47,10 @@ pub use member::{
 pub use model::{
     AccountCheck, AccountLimit, AccountStatus, Checkpoint, Clock, CreditWatermark, DedupeKey,
     Digest, DuplicateCheck, EarlierReply, Evidence, ExistingPurchase, Held, InstanceCounts, Job,
-    JobState, KeptReply, KeyId, LedgerTotals, MissingSpend, MoneyKind, PurchaseId, PurchaseRecord,
-    PurchaseState, RemainingCredit, Reservation, ReserveError, SETTLES_WITHIN, Service, Settlement,
-    SlotId, SlotLimit, SlotRate, Snapshot, SpendRow, StatusUpdate, StoreCapacity, WantedSlot,
+    JobState, KeptReply, KeyId, LedgerTotals, MissingSpend, MoneyKind, Precondition, PurchaseId,
+    PurchaseRecord, PurchaseState, RemainingCredit, Reservation, ReserveError, SETTLES_WITHIN,
+    Service, Settlement, SlotId, SlotLimit, SlotRate, Snapshot, SpendRow, StatusUpdate,
+    StoreCapacity, WantedSlot,
 };
 pub use outbox::{Alert, OutboxEvent, Subscription, WebhookId};
 pub use reason::{Cause, Reason};

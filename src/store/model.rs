@@ -110,6 +110,17 @@ pub struct Reservation {
     pub budgets: Budgets,
     /// Holds nothing: returns the earlier purchase or an error.
     pub replay_only: bool,
+    pub requires: Precondition,
+}
+
+/// What a caller was told about the ledger. If it is no longer true, a shared ledger has lost
+/// purchases, perhaps the same one, and holds nothing. A ledger in a file loses none while it is open.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Precondition {
+    /// The public name.
+    pub name: Option<Arc<str>>,
+    /// An earlier purchase that this one has waited for. The ledger has it, however it ended.
+    pub earlier: Option<PurchaseId>,
 }
 
 /// Spending that a restored ledger lacks. The account's balance includes it already.
@@ -141,6 +152,8 @@ pub enum ReserveError {
     KeyReused,
     #[error("there is no purchase to replay")]
     NothingToReplay,
+    #[error("the ledger may have lost the purchase")]
+    LedgerChanged,
     #[error("a budget does not cover the purchase")]
     OverBudget(OverBudget),
     #[error("the balance does not cover the purchase")]

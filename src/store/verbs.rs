@@ -280,8 +280,9 @@ impl Store {
         /// Returns the issuer of the ledger's users, if it is another one.
         other_issuer(issuer: Arc<str>) -> Option<Arc<str>>, other("other_issuer");
 
-        /// Records the issuer of the ledger's users. An earlier one is forgotten.
-        record_issuer(issuer: Arc<str>) -> (), other("record_issuer");
+        /// Records the issuer of the ledger's users. If it was another one, returns that, and only
+        /// gives the users to this one with `is_new`.
+        bind_issuer(issuer: Arc<str>, is_new: bool) -> Option<Arc<str>>, other("bind_issuer");
 
         /// Returns the sessions and tokens that have not expired.
         subject_logins() -> Vec<SubjectLogin>, other("subject_logins");

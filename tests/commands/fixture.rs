@@ -131,6 +131,7 @@ impl Fixture {
             token: None,
             budgets: Budgets::default(),
             replay_only: false,
+            requires: Default::default(),
         };
         self.runtime.block_on(async {
             ledger.reserve(&reservation).await.unwrap();

@@ -59,6 +59,7 @@ fn usage_shows_holds_of_a_running_server() {
         token: None,
         budgets: Budgets::default(),
         replay_only: false,
+        requires: Default::default(),
     };
     fixture.runtime.block_on(server.reserve(&reservation)).unwrap();
     let out = fixture.done(&["usage", "--by", "model", "--format", "csv"]);
@@ -162,6 +163,7 @@ fn usage_by_group_keeps_the_group_of_each_purchase() {
             token: None,
             budgets: Budgets::default(),
             replay_only: false,
+            requires: Default::default(),
         };
         fixture.runtime.block_on(ledger.reserve(&reservation)).unwrap();
     }

@@ -130,7 +130,9 @@ impl Books {
                 Some(entry) if entry.order != wish.order => Ok(()),
                 Some(_) | None => Err(format!("the key of {} is not used", asked.id)),
             },
-            Err(ReserveError::NothingToReplay) => Err(format!("{} was to be bought", asked.id)),
+            Err(ReserveError::NothingToReplay | ReserveError::LedgerChanged) => {
+                Err(format!("{} was to be bought", asked.id))
+            }
             Err(ReserveError::OverBudget(_)) if over => Ok(()),
             Err(ReserveError::OverBudget(over)) => Err(format!("{} fits, no {over:?}", asked.id)),
             Err(ReserveError::InsufficientCredit) if earlier.is_none() && !over => Ok(()),

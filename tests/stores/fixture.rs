@@ -294,6 +294,7 @@ pub(crate) fn reservation(caller: &str, price: Usd) -> Reservation {
         token: None,
         budgets: Budgets::default(),
         replay_only: false,
+        requires: Default::default(),
     }
 }
 

@@ -3,14 +3,17 @@
 
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use futures_util::future::{join, join_all};
 use tollgate::store::postgres::{InstanceKind, PostgresTarget};
 use tollgate::store::{
-    AccountLimit, AccountStatus, MoneyKind, ReserveError, SlotLimit, SlotRate, Store, WantedSlot,
+    AccountLimit, AccountStatus, MoneyKind, ReserveError, Settlement, SlotLimit, SlotRate, Store,
+    WantedSlot,
 };
 
 use crate::fixture::*;
 use crate::fleet::{LIFETIME, fleet, granted, leave, purchases, slots, turn};
+use crate::instances::{LOCK_WAITS, blocker, wait_for};
 use crate::postgres::Cluster;
 
 /// Buys, and returns whether the purchase has its slot and is marked as sent.
@@ -169,4 +172,24 @@ async fn purchases_and_turns_read_no_slots_that_are_free_again() {
         "SELECT seq_tup_read + idx_tup_fetch FROM pg_stat_user_tables WHERE relname = 'slots'";
     let read: u64 = fixture.database().sql(read).parse().expect("a count");
     assert!((1..1_000).contains(&read), "{read} rows");
+}
+
+/// A purchase's task may end while its hold is under way. What ends it then goes other ways.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn slot_of_a_purchase_that_is_dropped_before_its_answer_is_free() {
+    let fixture = Fixture::on_postgres().await;
+    let (purchase, slot) = (keyed("a", "p"), wanted(9));
+    let blocker = blocker(&fixture, "SELECT 1 FROM account FOR UPDATE").await;
+    let store = fixture.store.clone();
+    let mut held = Box::pin(store.reserve_and_send(&purchase, slot, AccountStatus::Confirmed));
+    assert!(held.as_mut().now_or_never().is_none());
+    wait_for("the hold waits", || fixture.database().sql(LOCK_WAITS) == "1").await;
+    drop(held);
+    fixture.store.release_slot(slot.id);
+    fixture.store.settle_later(purchase.id, Settlement::Released);
+    // A turn comes after the release.
+    assert_eq!(granted(&fixture.store, &[], 9).await, []);
+    blocker.client.batch_execute("ROLLBACK").await.unwrap();
+    assert_eq!(fixture.total().await.day, Default::default());
+    assert_eq!(fixture.database().sql("SELECT count(*) FROM slots"), "0");
 }

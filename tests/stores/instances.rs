@@ -22,11 +22,11 @@ async fn state(fixture: &Fixture, reservation: &Reservation) -> String {
     fixture.database().sql(&ask)
 }
 
-const LOCK_WAITS: &str = "SELECT count(*) FROM pg_stat_activity
+pub(crate) const LOCK_WAITS: &str = "SELECT count(*) FROM pg_stat_activity
     WHERE datname = current_database() AND wait_event_type = 'Lock'";
 
 /// Takes a lock until its transaction ends.
-async fn blocker(fixture: &Fixture, lock: &str) -> PostgresConnection {
+pub(crate) async fn blocker(fixture: &Fixture, lock: &str) -> PostgresConnection {
     let url = fixture.database().url();
     let target = PostgresTarget::parse(&url, MoneyKind::Play, InstanceKind::Command).unwrap();
     let blocker = connect(&target).await.unwrap();
@@ -35,7 +35,7 @@ async fn blocker(fixture: &Fixture, lock: &str) -> PostgresConnection {
     blocker
 }
 
-async fn wait_for(what: &str, is_so: impl Fn() -> bool) {
+pub(crate) async fn wait_for(what: &str, is_so: impl Fn() -> bool) {
     let poll = async {
         while !is_so() {
             tokio::time::sleep(Duration::from_millis(100)).await;
@@ -197,56 +197,6 @@ async fn settlements_of_an_unknown_outcome_move_the_counters_once() {
     );
     assert!(both.0.is_ok() && both.1.is_ok());
     assert_eq!(fixture.total().await.day, cost);
-}
-
-#[tokio::test]
-async fn lost_commits_rename_the_ledger_at_every_instance() {
-    let fixture = Fixture::on_postgres().await;
-    let other = fixture.join().await;
-    let old = fixture.store.name();
-    assert_eq!(other.name(), old);
-    let beats = "SELECT min(beat) FROM instances";
-    bounded(async {
-        while fixture.database().sql(beats).parse::<i64>().unwrap() < 2 {
-            tokio::time::sleep(Duration::from_millis(100)).await;
-        }
-    })
-    .await;
-    assert_eq!(fixture.store.name(), old);
-    // What a failover to a replica that lags behind leaves.
-    fixture.database().sql("UPDATE instances SET beat = 0");
-    bounded(async {
-        while fixture.store.name() == old || other.name() != fixture.store.name() {
-            tokio::time::sleep(Duration::from_millis(100)).await;
-        }
-    })
-    .await;
-    let stores = [&fixture.store, &other];
-    assert!(stores.iter().all(|store| store.may_lack_purchases_since(Duration::ZERO)));
-}
-
-#[tokio::test]
-async fn ledger_is_renamed_by_the_ledgers_time_as_soon_as_it_can_be() {
-    let fixture = Fixture::on_postgres().await;
-    let database = fixture.database();
-    let old = fixture.store.name();
-    let beats = "SELECT min(beat) FROM instances";
-    wait_for("two heartbeats", || database.sql(beats).parse::<i64>().unwrap() >= 2).await;
-    database.sql(
-        "CREATE SEQUENCE attempts;
-        CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS
-            $$ BEGIN PERFORM nextval('attempts'); RAISE 'not now'; END $$;
-        CREATE TRIGGER refuse BEFORE UPDATE OF name ON store
-            FOR EACH ROW EXECUTE FUNCTION refuse();
-        UPDATE instances SET beat = 0",
-    );
-    let attempted = "SELECT is_called FROM attempts";
-    wait_for("an attempt to rename the ledger", || database.sql(attempted) == "t").await;
-    database.sql("DROP TRIGGER refuse ON store");
-    wait_for("the ledger has another name", || fixture.store.name() != old).await;
-    let complete_at = START - Duration::from_nanos(1);
-    assert!(fixture.store.may_lack_purchases_since(complete_at));
-    assert!(!fixture.store.may_lack_purchases_since(START), "{}", fixture.store.name());
 }
 
 /// A decision that waits in its queue while others end this instance is refused, although the

@@ -19,6 +19,7 @@ mod groups;
 mod identity;
 mod instances;
 mod jobs;
+mod losses;
 mod members;
 mod model;
 mod oracle;

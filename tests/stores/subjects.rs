@@ -180,20 +180,38 @@ async fn revoked_user_has_neither_sessions_nor_tokens(fixture: Fixture) {
 async fn issuer_is_another_one_once_it_or_its_users_are_recorded(fixture: Fixture) {
     let other =
         async |issuer: &str| bounded(fixture.store.other_issuer(issuer.into())).await.unwrap();
-    let record =
-        async |issuer: &str| bounded(fixture.store.record_issuer(issuer.into())).await.unwrap();
+    let bind = async |issuer: &str, is_new| {
+        bounded(fixture.store.bind_issuer(issuer.into(), is_new)).await.unwrap()
+    };
     assert_eq!(other(ISSUER).await, None, "an empty ledger");
     fixture.sign_in(&session("cookie", "ada")).await;
     assert_eq!(other(ISSUER).await, None);
     assert_eq!(other("https://two.example").await.as_deref(), Some(ISSUER), "by its users");
-    record("https://two.example").await;
+    assert_eq!(bind("https://two.example", false).await.as_deref(), Some(ISSUER), "it is refused");
+    assert_eq!(other(ISSUER).await, None);
+    assert_eq!(bind("https://two.example", true).await.as_deref(), Some(ISSUER));
     assert_eq!(other("https://two.example").await, None);
     assert_eq!(other(ISSUER).await.as_deref(), Some("https://two.example"));
-    record(ISSUER).await;
-    record(ISSUER).await;
+    assert_eq!(bind(ISSUER, true).await.as_deref(), Some("https://two.example"));
+    assert_eq!(bind(ISSUER, false).await, None);
     assert_eq!(other(ISSUER).await, None);
     assert_eq!(other("https://two.example").await.as_deref(), Some(ISSUER));
     assert_eq!(fixture.logins().await, [session("cookie", "ada")]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_two_issuers_that_start_at_once_one_is_refused() {
+    let fixture = Fixture::on_postgres().await;
+    let other = fixture.join().await;
+    for _ in 0..20 {
+        fixture.database().sql("DELETE FROM subjects");
+        let both = tokio::join!(
+            bounded(fixture.store.bind_issuer("https://one.example".into(), false)),
+            bounded(other.bind_issuer("https://two.example".into(), false)),
+        );
+        let (one, two) = (both.0.unwrap(), both.1.unwrap());
+        assert!(one.is_none() != two.is_none(), "{one:?} {two:?}");
+    }
 }
 
 async fn tokens_made_and_revoked_are_in_the_audit_log(fixture: Fixture) {

@@ -63,7 +63,7 @@ impl InProcess {
         let runtime = runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let text = config.secret.clone();
         let secret = || Ok(Secret::new(text.expect("it is set").expose().as_bytes()));
-        let preparing = app::prepare(&config, None, runtime.handle(), &shutdowns, secret);
+        let preparing = app::prepare(&config, None, runtime.handle(), &shutdowns, secret, false);
         let (mut shared, opening) = runtime.block_on(preparing).expect("a usable ledger");
         runtime.block_on(app::open(&shared, opening)).expect("a usable ledger");
         if let Some(wrap) = wrap {

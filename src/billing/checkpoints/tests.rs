@@ -66,6 +66,7 @@ async fn send(
         token: None,
         budgets: Budgets::default(),
         replay_only: false,
+        requires: Default::default(),
     };
     ledger.reserve(&reservation).await.unwrap();
     ledger.mark_sent(id, account).await.unwrap();

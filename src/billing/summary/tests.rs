@@ -352,6 +352,7 @@ async fn buy(ledger: &Store) {
         token: None,
         budgets: Budgets::default(),
         replay_only: false,
+        requires: Default::default(),
     };
     ledger.reserve(&reservation).await.unwrap();
 }

@@ -1,5 +1,6 @@
 //! The tools that quote and buy. Everything is bought under a quote.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use http::StatusCode;
@@ -93,6 +94,8 @@ struct Shop<'a> {
     order: Checked<Order>,
     id: OrderId,
     now: Duration,
+    /// The ledger's name, which quotes depend on.
+    ledger: Arc<str>,
     /// Set if the caller may not buy the order. What it bought earlier is replayed.
     refusal: Option<Box<Problem>>,
 }
@@ -107,7 +110,8 @@ impl<'a> Shop<'a> {
         }
         let id = OrderId::new(service.name(), price.as_micros(), body);
         let may_buy = validate::may_buy(&order, &cx.handlers.rules.catalog, cx.may_buy());
-        Ok(Self { cx, mcp, id, now: clock::wall(), order, refusal: may_buy.err().map(Box::new) })
+        let (now, ledger) = (clock::wall(), cx.handlers.ledger_name.text());
+        Ok(Self { cx, mcp, id, now, ledger, order, refusal: may_buy.err().map(Box::new) })
     }
 
     fn price(&self) -> Usd {
@@ -137,7 +141,8 @@ impl<'a> Shop<'a> {
         let dedupe_by = DedupeBy::Quote(keys.into());
         let purchase = PurchaseRequest::new(call.caller.clone(), self.order.clone(), dedupe_by);
         let (session, replay_or) = (call.session.clone(), self.refusal.clone());
-        PurchaseRequest { id: call.id.purchase(), session, replay_or, ..purchase }
+        let (id, ledger) = (call.id.purchase(), Some(Arc::clone(&self.ledger)));
+        PurchaseRequest { id, session, ledger, replay_or, ..purchase }
     }
 
     fn check_allowed(&self) -> Result<(), Problem> {

@@ -49,6 +49,8 @@ pub(super) struct Course {
     pub(super) patience: Duration,
     /// Whether purchases depend on this lane.
     pub(super) sells: bool,
+    /// Whether a connection is used only after the ledger's cluster was compared.
+    pub(super) checks_cluster: bool,
     /// If set, the lane connects when it is used, and closes after this long without a step.
     pub(super) max_idle: Option<Duration>,
 }
@@ -196,7 +198,9 @@ impl<'a> Plan<'a> {
         let stamp =
             |step: &Step| step.stamp.0.map(|now| statement!(SET_TEST_NOW, nanos(now).to_string()));
         let stamps = steps.iter().map(stamp).collect();
-        let prologue_of = steps.iter().rposition(|step| !step.prologue.is_empty());
+        let ends_slots = steps.iter().any(|step| step.ends_slots);
+        let has_prologue = |step: &Step| !step.prologue.is_empty() && !ends_slots;
+        let prologue_of = steps.iter().rposition(has_prologue);
         Self { own, order, steps, stamps, is_guarded, is_quiet, before_mutex, prologue_of }
     }
 
@@ -305,5 +309,25 @@ fn classify(error: Error, is_guard: bool) -> FlushError {
         FlushError::Buried
     } else {
         FlushError::RolledBack { reason: error.into(), is_passing }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn transaction_that_ends_slots_leaves_the_rate_limit_to_others() {
+        let hold = || {
+            Step::new(Need::Counting, vec![statement!("hold")])
+                .preceded_by(vec![statement!("lock the rate limit"), statement!("count")])
+        };
+        let bury = || Step::new(Need::Counting, vec![statement!("bury")]).ending_slots();
+        let sent = |steps: &[Step]| {
+            let plan = Plan::new(1, steps);
+            plan.statements().map(|statement| statement.sql).collect::<Vec<_>>()
+        };
+        assert_eq!(sent(&[hold()]), [MUTEX, "lock the rate limit", "count", "hold"]);
+        assert_eq!(sent(&[hold(), bury(), hold()]), [MUTEX, "hold", "bury", "hold"]);
     }
 }

@@ -5,7 +5,8 @@
 //! purchase that takes one counts down. If any other request waits, or the database's clock has
 //! jumped, no slot counts as free: then purchases only hold, and wait for their turns.
 //!
-//! Sales lock `account` before `rate_limit`. No transaction with a turn waits for `account`.
+//! Sales lock `account` before `rate_limit`. No transaction with a turn waits for `account`. In a
+//! transaction that ends slots, purchases only hold, too.
 
 use super::clock_jumps::ClockComparison;
 use super::column::{nanos, signed};

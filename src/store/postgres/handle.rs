@@ -257,7 +257,7 @@ async fn join(shared: &Shared) -> Result<(), Reason> {
         let why = "it holds the other kind of money; use separate databases for play money and real money";
         return Err(Reason::new(Cause::Other, why));
     }
-    *lock(&shared.name) = column::get::<&str>(row, 0).map_err(|error| error.0)?.into();
+    shared.join_ledger(column::text(row, 0).map_err(|error| error.0)?);
     instance::register(&session, shared).await?;
     session.close().await;
     Ok(())

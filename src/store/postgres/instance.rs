@@ -20,7 +20,7 @@ use super::flush::PreparedConnection;
 use super::lanes::Lanes;
 use super::schema::{self, after_loss, new_name};
 use super::settle;
-use super::shared::Shared;
+use super::shared::{LastBeat, Shared};
 use super::step::{Need, Statement, Step, Value, statement};
 use super::turns;
 use crate::clock;
@@ -43,8 +43,22 @@ const REGISTER: &str = "INSERT INTO instances (kind, name, pid, version, began, 
     SELECT $1::text, $2::text, $3::bigint, $4::int, {clock}, {clock} + 15000000000,
         (SELECT secret FROM instances WHERE id = $6::bigint) FROM store
     WHERE ($5::boolean OR moved_to IS NULL) AND NOT EXISTS (SELECT 1 FROM imports) RETURNING id";
+/// Computes the name of a ledger that had the name `$known` before it lost commits.
+macro_rules! renamed {
+    ($known:literal) => {
+        concat!(
+            "CASE WHEN store.name = ",
+            $known,
+            " THEN ",
+            new_name!("{now}"),
+            " ELSE store.name END"
+        )
+    };
+}
+
 /// Renames the ledger, too, if it has forgotten a heartbeat (`$2`) that it had committed: then it may
-/// have forgotten purchases. Each instance that notices renames it: one name is as good as another.
+/// have forgotten purchases. The first instance that notices renames it: others find another name than
+/// that of their last heartbeat (`$5`).
 const BEAT_SQL: &str = concat!(
     "WITH beaten AS (
   UPDATE instances SET until = {clock} + 15000000000, beat = beat + 1, rules = $4::bytea
@@ -53,7 +67,7 @@ const BEAT_SQL: &str = concat!(
   SELECT beat FROM beaten WHERE beat <= $2::bigint
 ), renamed AS (
   UPDATE store SET name = ",
-    new_name!("{now}"),
+    renamed!("$5::text"),
     " FROM lost RETURNING store.name
 ), ",
     after_loss!("lost", "$3::bigint"),
@@ -63,12 +77,13 @@ SELECT beat, {now}, coalesce(renamed.name, store.name), {clock}, clock_moved,
   CASE WHEN renamed.name IS NOT NULL THEN setval(of, nextval(of) + 1000000) END
 FROM beaten, rate_limit, instance_numbers, store LEFT JOIN renamed ON true"
 );
+const NAME: &str = "SELECT name FROM store";
 const IS_LISTED: &str = "SELECT 1 FROM instances WHERE id = $1";
 /// The same, if the database has forgotten the instance itself.
 const RENAME: &str = concat!(
     "WITH renamed AS (
   UPDATE store SET name = ",
-    new_name!("{now}"),
+    renamed!("$2::text"),
     " RETURNING store.name
 ), ",
     after_loss!("renamed", "$1::bigint"),
@@ -184,7 +199,8 @@ struct Heartbeat {
 /// Returns the step that ends another instance after this heartbeat, or the own one.
 fn burial(instance: i64, heartbeat: Option<Heartbeat>) -> Step {
     let answered_at = heartbeat.map(|heartbeat| heartbeat.answered_at);
-    Step::new(Need::Counting, vec![statement!(BURY, instance, heartbeat.is_none(), answered_at)])
+    let bury = statement!(BURY, instance, heartbeat.is_none(), answered_at);
+    Step::new(Need::Counting, vec![bury]).ending_slots()
 }
 
 /// Beats, buries and sweeps until `stop`.
@@ -236,11 +252,12 @@ async fn clean_up(
 
 async fn beat(shared: &Shared, lanes: &Lanes) -> Option<Heartbeat> {
     let left = (shared.since_boot)();
-    let (me, known) = (shared.number(), shared.beat.load(Ordering::Relaxed));
+    let (me, known) = (shared.number(), lock(&shared.last_beat).clone());
     let period = shared.target.rate_period.map(nanos);
     let rules = lock(&shared.rules).map(|rules| rules.to_vec());
     let name_before = Arc::clone(&lock(&shared.name));
-    let step = Step::plain(statement!(BEAT_SQL, me, known, period, rules));
+    let ledger = known.ledger.to_string();
+    let step = Step::plain(statement!(BEAT_SQL, me, known.number, period, rules, ledger));
     let rows = lanes.request(&lanes.pulse, step).await.ok()?;
     let Some(row) = first_row(&rows, 0) else {
         let ask = Step::plain(statement!(IS_LISTED, me));
@@ -253,15 +270,14 @@ async fn beat(shared: &Shared, lanes: &Lanes) -> Option<Heartbeat> {
     if let Ok(now) = column::get(row, 1) {
         shared.clock.note(now);
     }
+    let name = column::text(row, 2).ok()?;
     // The former name is no news: the sales lane may have learned another one meanwhile.
-    if let Ok(name) = column::get::<&str>(row, 2)
-        && name != &*name_before
-    {
-        *lock(&shared.name) = name.into();
+    if name != name_before {
+        *lock(&shared.name) = Arc::clone(&name);
     }
-    let beat = column::get::<i64>(row, 0).unwrap_or_default();
-    shared.beat.store(beat, Ordering::Relaxed);
-    if beat <= known {
+    let number = column::get::<i64>(row, 0).ok()?;
+    *lock(&shared.last_beat) = LastBeat { number, ledger: name };
+    if number <= known.number {
         shared.metrics.rewinds.inc();
         error!("ledger database lost commits; ledger renamed");
     }
@@ -303,26 +319,24 @@ async fn join_again(shared: &Shared, lanes: &Lanes, is_forgotten: bool) {
     let left = (shared.since_boot)();
     let old = shared.number();
     let period = shared.target.rate_period.map(nanos);
-    let rename = is_forgotten.then(|| statement!(RENAME, period));
-    let statements = [registration(shared)].into_iter().chain(rename).collect();
-    let joining = Step::new(Need::Plain, statements);
+    let known = lock(&shared.last_beat).ledger.to_string();
+    let name = if is_forgotten { statement!(RENAME, period, known) } else { statement!(NAME) };
+    let joining = Step::new(Need::Plain, vec![registration(shared), name]);
     let Ok(rows) = lanes.request(&lanes.pulse, joining).await else { return };
     let Some(Ok(id)) = first_row(&rows, 0).map(|row| column::get::<i64>(row, 0)) else {
         error!(instance = old, "instance was declared dead, and its ledger was moved");
         return;
     };
+    // Before it may sell: callers that name the former ledger are refused.
+    if let Some(Ok(name)) = first_row(&rows, 1).map(|row| column::text(row, 0)) {
+        shared.join_ledger(name);
+    }
     if is_forgotten {
-        // Before it may sell: callers that name the former ledger are refused.
-        let name = first_row(&rows, 1).map(|row| column::get::<&str>(row, 0));
-        if let Some(Ok(name)) = name {
-            *lock(&shared.name) = name.into();
-        }
         shared.metrics.rewinds.inc();
         error!("ledger database lost commits; ledger renamed");
     }
     error!(instance = old, joined_as = id, "instance was declared dead; it joins again");
     shared.instance.store(id, Ordering::Relaxed);
-    shared.beat.store(0, Ordering::Relaxed);
     shared.lease.acknowledge(id, left);
 }
 

@@ -189,7 +189,6 @@ impl Lane {
 
     /// If a transaction is rolled back, each of its steps runs alone, once.
     async fn process(&mut self, batch: Vec<Step>) {
-        let batch = self.refuse_other_ledgers(batch);
         match self.flush(&batch).await {
             Ok(rows) => {
                 for (step, rows) in batch.into_iter().zip(rows) {
@@ -303,21 +302,6 @@ impl Lane {
         self.retry(step.answer(Err(Unavailable(why.clone()))));
     }
 
-    /// Refuses steps that were made before the ledger was renamed: it may lack the purchases that
-    /// they would repeat.
-    fn refuse_other_ledgers(&mut self, batch: Vec<Step>) -> Vec<Step> {
-        if batch.iter().all(|step| step.ledger.is_none()) {
-            return batch;
-        }
-        let name = Arc::clone(&lock(&self.shared.name));
-        let is_other = |step: &Step| step.ledger.as_ref().is_some_and(|ledger| *ledger != name);
-        let (others, batch): (Vec<_>, _) = batch.into_iter().partition(is_other);
-        for step in others {
-            self.refuse(step, &Reason::from("the ledger was renamed"));
-        }
-        batch
-    }
-
     fn retry(&mut self, step: Option<Step>) {
         if step.is_some() {
             self.next_retry = clock::now() + RETRY_DELAY;
@@ -337,12 +321,13 @@ impl Lane {
     }
 }
 
-/// Connects. A lane that sells first learns whether another cluster has taken over, so that nothing is
-/// sold from a ledger that has lost purchases without a new name.
+/// Connects. A lane that sells, and that of heartbeats, first learn whether another cluster has taken
+/// over. So nothing is sold from a ledger that has lost purchases without a new name, and the heartbeat
+/// that finds the same loss renames it no second time.
 async fn open(shared: &Shared, course: Course) -> Result<PreparedConnection, Reason> {
     let connection = connect(&shared.target).await?;
     let session = PreparedConnection::new(connection, Arc::clone(&shared.clock));
-    if course.sells && !shared.target.reads_only {
+    if course.checks_cluster && !shared.target.reads_only {
         let checked = timeout(course.patience, check_cluster(&session, &shared.target)).await;
         let name = checked.unwrap_or_else(|_elapsed| {
             Err(Reason::new(Cause::Unreachable, "the database does not answer"))

@@ -19,16 +19,23 @@ const REPORT_PATIENCE: Duration = Duration::from_secs(60);
 /// How long the connection of reports is kept for the next one.
 const MAX_IDLE: Duration = Duration::from_secs(60);
 
-pub(super) const SALES: Course =
-    Course { name: "sales", begin: "BEGIN", patience: PATIENCE, sells: true, max_idle: None };
-const MARKS: Course = Course { name: "marks", sells: false, ..SALES };
-const PULSE: Course = Course { name: "pulse", ..MARKS };
+pub(super) const SALES: Course = Course {
+    name: "sales",
+    begin: "BEGIN",
+    patience: PATIENCE,
+    sells: true,
+    checks_cluster: true,
+    max_idle: None,
+};
+const MARKS: Course = Course { name: "marks", sells: false, checks_cluster: false, ..SALES };
+const PULSE: Course = Course { name: "pulse", checks_cluster: true, ..MARKS };
 const READS: Course = Course { name: "reads", ..MARKS };
 const REPORTS: Course = Course {
     name: "reports",
     begin: "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY",
     patience: REPORT_PATIENCE,
     sells: false,
+    checks_cluster: false,
     max_idle: Some(MAX_IDLE),
 };
 

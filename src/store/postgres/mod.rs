@@ -48,5 +48,6 @@ pub use fleet::{Fleet, JobNews, PolledJobs};
 pub(super) use handle::PostgresStore;
 pub use restored::report_restore;
 pub use roster::{InstanceRecord, InstanceState, contract, list_instances};
+pub use subjects::other_issuer;
 pub use target::{InstanceKind, PostgresTarget};
 pub use turns::{SlotPriority, SlotRequest, SlotTurn};

@@ -9,6 +9,7 @@ use tokio::time::timeout;
 
 use super::column;
 use super::handle::PostgresStore;
+use super::slots::UnansweredSlot;
 use super::step::{Need, Step, StepRows, statement};
 use super::{events, reserve, settle};
 use crate::contract::money::Usd;
@@ -57,16 +58,15 @@ impl PostgresStore {
     ) -> Result<Held, ReserveError> {
         self.check_capacity()?;
         let owner = self.shared().number();
-        let step = reserve::step(self.shared(), owner, reservation, send)?.of_ledger(self.name());
+        let step = reserve::step(self.shared(), owner, reservation, send)?;
         self.shared().begin(reservation.id, owner, reservation.price);
-        let slot = send.map(|(slot, _)| slot.id);
-        self.shared().slots.take(slot);
+        let slot = UnansweredSlot::new(self, send.map(|(slot, _)| slot.id));
         let held = match self.run(&self.lanes().sales, step).await {
             Ok(rows) => reserve::verdict(self.shared(), reservation, &rows)
                 .inspect_err(|_| self.shared().end(reservation.id)),
             Err(unavailable) => Err(unavailable.into()),
         };
-        match (slot, &held) {
+        match (slot.answered(), &held) {
             (None, _) => {}
             (Some(_), Ok(Held { is_sent: true, .. })) => self.purge_slots_if_due(),
             // It may have been taken, and the purchase recorded as sent.
@@ -134,7 +134,6 @@ impl PostgresStore {
         &self,
         id: PurchaseId,
     ) -> Result<(), Unavailable> {
-        let mut was_running = false;
         loop {
             // Registered before the check, so that an end in between is not missed.
             let mut end = pin!(self.shared().ends.notified());
@@ -144,9 +143,8 @@ impl PostgresStore {
             let state =
                 rows.iter().flatten().next().map(|row| column::state(row, 0)).transpose()?;
             match state {
-                Some(PurchaseState::Held | PurchaseState::Sent) => was_running = true,
-                // The caller may not buy it again: it knows the ledger by its former name.
-                None if was_running => return Err(Unavailable("the purchase was lost".into())),
+                Some(PurchaseState::Held | PurchaseState::Sent) => {}
+                // If it is unknown, it may be lost. A reservation that requires it decides.
                 Some(_) | None => return Ok(()),
             }
             timeout(POLL_INTERVAL, end).await.ok();

@@ -21,6 +21,7 @@ use crate::store::{
     AccountStatus, BudgetScope, CreditWatermark, DedupeKey, EarlierReply, ExistingPurchase, Held,
     MissingSpend, PeriodSpend, Reservation, ReserveError, ScopeKind, Unavailable, WantedSlot,
 };
+use crate::sync::lock;
 
 /// An expired purchase gives up its key.
 const EXPIRE: &str = "UPDATE purchases SET key = NULL, payload = NULL
@@ -98,6 +99,8 @@ macro_rules! reserve {
 ), verdict AS (
   SELECT CASE
     WHEN EXISTS (SELECT 1 FROM known) THEN 'known'
+    WHEN $23::text <> (SELECT name FROM store) THEN 'changed'
+    WHEN $24::uuid IS NOT NULL AND NOT EXISTS (SELECT 1 FROM purchases WHERE id = $24::uuid) THEN 'changed'
     WHEN $18::boolean THEN 'nothing'
     WHEN EXISTS (SELECT 1 FROM sums WHERE spent > most - $6::bigint) THEN 'over'
     WHEN EXISTS (SELECT 1 FROM sums WHERE spent > 9223372036854775807 - $6::bigint) THEN 'over'
@@ -138,7 +141,8 @@ SELECT CASE WHEN word = 'new' AND NOT EXISTS (SELECT 1 FROM made) THEN 'taken' E
   known.id, known.state, known.cost, known.keep_until, known.is_reused,
   (SELECT bytes FROM replies WHERE replies.number = known.number),
   (SELECT set_config('tollgate.free_slots', (current_setting('tollgate.free_slots')::bigint - 1)::text, true)
-   FROM made, free) IS NOT NULL
+   FROM made, free) IS NOT NULL,
+  (SELECT name FROM store)
 FROM verdict, t, today, latest, account LEFT JOIN known ON true"
 )
     };
@@ -146,14 +150,14 @@ FROM verdict, t, today, latest, account LEFT JOIN known ON true"
 
 const RESERVE: &str = reserve!("");
 
-/// The same, and reports the budgets whose spending has reached one of the percentages `$23`, each
+/// The same, and reports the budgets whose spending has reached one of the percentages `$25`, each
 /// once in its period.
 const RESERVE_AND_REPORT: &str = reserve!(concat!(
     ", crossed AS MATERIALIZED (
   SELECT b.kind, b.whose, p.name AS period, p.number, rule.percent, sums.most,
     sums.spent + $6::bigint AS spent,
     concat_ws(' ', b.kind, b.whose, p.name, rule.percent || '% of', sums.most) AS alert
-  FROM made, today, sums, unnest($23::bigint[]) AS rule(percent),
+  FROM made, today, sums, unnest($25::bigint[]) AS rule(percent),
     LATERAL (VALUES (1, 'total', NULL), (2, 'group', $14::text), (3, 'caller', $3::text), (4, 'token', $16::text))
       AS b(rank, kind, whose),
     LATERAL (VALUES (1, 'day', today.day), (2, 'week', today.monday), (3, 'month', today.month), (4, 'ever', 0))
@@ -237,7 +241,7 @@ pub(super) fn step(
     };
     let (key, payload) = (key.map(|key| key.to_vec()), payload.map(|payload| payload.to_vec()));
     let others: Vec<_> = others.iter().map(|key| key.to_vec()).collect();
-    let budgets = &reservation.budgets;
+    let (budgets, requires) = (&reservation.budgets, &reservation.requires);
     let needed = reservation.price.checked_add(budgets.balance_floor);
     let mut statements = Vec::with_capacity(2);
     if let Some(key) = &key {
@@ -267,6 +271,8 @@ pub(super) fn step(
         send.is_some_and(|(_, account)| account == AccountStatus::Unconfirmed),
         amounts(reservation.token.as_ref().map_or(SpendLimit::NONE, |_| budgets.token)),
         others,
+        requires.name.as_deref().map(str::to_owned),
+        requires.earlier.map(|earlier| earlier.0),
     );
     if !budgets.thresholds.is_none() {
         reserve.sql = RESERVE_AND_REPORT;
@@ -291,6 +297,11 @@ pub(super) fn verdict(
     match word {
         "known" => Err(existing(row)?),
         "nothing" => Err(ReserveError::NothingToReplay),
+        "changed" => {
+            // Until the next heartbeat, callers would be told the former name.
+            *lock(&shared.name) = column::text(row, 19)?;
+            Err(ReserveError::LedgerChanged)
+        }
         "taken" => Err(Unavailable("the purchase is already in the ledger".into()).into()),
         _ => {
             let judged = judge(shared, reservation, row)?;

@@ -29,8 +29,7 @@ pub(super) struct Shared {
     pub(super) instance: AtomicI64,
     /// Notified when a transaction was refused because this instance was declared dead.
     pub(super) buried: Notify,
-    /// The last heartbeat that the database has acknowledged.
-    pub(super) beat: AtomicI64,
+    pub(super) last_beat: Mutex<LastBeat>,
     pub(super) lease: Lease,
     /// The fingerprint of the budgets and limits that this server goes by.
     pub(super) rules: Mutex<Option<Digest>>,
@@ -46,6 +45,14 @@ pub(super) struct Shared {
     pub(super) metrics: SharedLedgerMetrics,
     /// Why the database is not reached; `None` while it is.
     outage: Mutex<Option<Reason>>,
+}
+
+/// The last heartbeat that the database has acknowledged.
+#[derive(Clone, Debug, Default)]
+pub(super) struct LastBeat {
+    pub(super) number: i64,
+    /// The ledger's name then. If a later beat finds another one, any loss since is noticed already.
+    pub(super) ledger: Arc<str>,
 }
 
 /// The purchases that this instance answers for.
@@ -78,7 +85,7 @@ impl Shared {
             name: Mutex::new("".into()),
             instance: AtomicI64::new(0),
             buried: Notify::new(),
-            beat: AtomicI64::new(0),
+            last_beat: Mutex::default(),
             lease: Lease::default(),
             rules: Mutex::default(),
             running: Mutex::default(),
@@ -111,6 +118,12 @@ impl Shared {
             (None, None) | (Some(_), Some(_)) => {}
         }
         *known = outage.cloned();
+    }
+
+    /// Notes the ledger's name, as this instance finds it when it joins.
+    pub(super) fn join_ledger(&self, name: Arc<str>) {
+        *lock(&self.last_beat) = LastBeat { number: 0, ledger: Arc::clone(&name) };
+        *lock(&self.name) = name;
     }
 
     pub(super) fn check_reached(&self) -> Result<(), Unavailable> {

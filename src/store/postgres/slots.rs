@@ -52,6 +52,14 @@ impl PostgresStore {
         self.lanes().notify(&self.lanes().marks, Step::plain(statement!(RELEASE, slot.0)));
     }
 
+    /// Deletes the slot of a purchase whose step nobody waits for any more. A release on another lane
+    /// might come before that step.
+    fn release_slot_after_sale(&self, slot: SlotId) {
+        self.shared().slots.give_up(slot);
+        let release = Step::new(Need::Counting, vec![statement!(RELEASE, slot.0)]).ending_slots();
+        self.lanes().notify(&self.lanes().sales, release);
+    }
+
     pub(in crate::store) fn record_rate_limit(&self, limit: AccountLimit) {
         let latest = Arc::clone(&self.shared().latest_rate_limit);
         *lock(&latest) = Some(limit);
@@ -90,6 +98,32 @@ impl PostgresStore {
     /// Returns the statement that deletes old slots, once per some new ones.
     pub(super) fn purge_if_due(&self) -> Option<Statement> {
         self.shared().slots.is_purge_due().then(|| statement!(PURGE, nanos(SLOT_RETENTION)))
+    }
+}
+
+/// A slot that a purchase takes with its hold. Unless the step is answered, nobody uses the slot.
+pub(super) struct UnansweredSlot<'a> {
+    store: &'a PostgresStore,
+    slot: Option<SlotId>,
+}
+
+impl<'a> UnansweredSlot<'a> {
+    pub(super) fn new(store: &'a PostgresStore, slot: Option<SlotId>) -> Self {
+        store.shared().slots.take(slot);
+        Self { store, slot }
+    }
+
+    /// Leaves the slot to the caller.
+    pub(super) fn answered(mut self) -> Option<SlotId> {
+        self.slot.take()
+    }
+}
+
+impl Drop for UnansweredSlot<'_> {
+    fn drop(&mut self) {
+        if let Some(slot) = self.slot {
+            self.store.release_slot_after_sale(slot);
+        }
     }
 }
 

@@ -1,7 +1,5 @@
 //! What a lane sends: statements with their values, and where the rows go.
 
-use std::sync::Arc;
-
 use tokio::sync::oneshot;
 use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
@@ -43,15 +41,16 @@ pub(super) enum Need {
 pub(super) struct Step {
     pub(super) statements: Vec<Statement>,
     /// Statements that run once in the transaction, under the account's row and before each step
-    /// that changes counters. Of several steps, those of the last apply to all.
+    /// that changes counters. Of several steps, those of the last apply to all. They are left out if a
+    /// step of the transaction ends slots.
     pub(super) prologue: Vec<Statement>,
     pub(super) need: Need,
+    /// Whether it ends slots, on the sales lane. The marks lanes lock slots and the rate limit in any
+    /// order, so its transaction does not lock the rate limit, too.
+    pub(super) ends_slots: bool,
     /// The number of this instance when the step was made, if the step is refused once others have
     /// ended it. Facts about the gateway are never refused.
     pub(super) guard: Option<i64>,
-    /// The ledger's name when the step was made, if the step is refused once the ledger has another
-    /// one: the caller may name the former.
-    pub(super) ledger: Option<Arc<str>>,
     pub(super) effect: Effect,
     pub(super) stamp: ClockStamp,
     /// `None` for a notification, which is retried until it succeeds.
@@ -70,8 +69,9 @@ impl Step {
     pub(super) fn new(need: Need, statements: Vec<Statement>) -> Self {
         let (effect, stamp) = (Effect::None, ClockStamp::default());
         let prologue = Vec::new();
-        let (guard, ledger, answer) = (None, None, None);
-        Self { statements, prologue, need, guard, ledger, effect, stamp, answer }
+        let (guard, answer) = (None, None);
+        let ends_slots = false;
+        Self { statements, prologue, need, ends_slots, guard, effect, stamp, answer }
     }
 
     pub(super) fn plain(statement: Statement) -> Self {
@@ -84,13 +84,13 @@ impl Step {
     }
 
     #[must_use]
-    pub(super) fn preceded_by(self, prologue: Vec<Statement>) -> Self {
-        Self { prologue, ..self }
+    pub(super) fn ending_slots(self) -> Self {
+        Self { ends_slots: true, ..self }
     }
 
     #[must_use]
-    pub(super) fn of_ledger(self, name: Arc<str>) -> Self {
-        Self { ledger: Some(name), ..self }
+    pub(super) fn preceded_by(self, prologue: Vec<Statement>) -> Self {
+        Self { prologue, ..self }
     }
 
     #[must_use]

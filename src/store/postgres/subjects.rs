@@ -7,8 +7,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio_postgres::Row;
+use tokio_postgres::error::SqlState;
 
+use super::PostgresTarget;
+use super::clock_jumps::first_row;
 use super::column::{self, Read, nanos, signed};
+use super::connect::connect;
 use super::handle::PostgresStore;
 use super::step::{Need, Statement, Step, statement};
 use crate::contract::money::SpendLimit;
@@ -18,8 +22,8 @@ use crate::store::subject::{
     MAX_SESSIONS_PER_SUBJECT, MAX_TOKENS_PER_SUBJECT, NO_NAME, budget_text, read_budget,
 };
 use crate::store::{
-    Actor, Caller, Digest, Role, Subject, SubjectLogin, SubjectTerms, SubjectToken, TokenRefusal,
-    Unavailable,
+    Actor, Caller, Digest, Reason, Role, Subject, SubjectLogin, SubjectTerms, SubjectToken,
+    TokenRefusal, Unavailable,
 };
 
 const DELETE_EXPIRED: &str = "DELETE FROM subject_logins WHERE until <= {now}";
@@ -31,9 +35,27 @@ const KEEP_SUBJECT: &str =
         group_name = excluded.group_name, may_buy = excluded.may_buy, display_name = excluded.display_name,
         signed_in = excluded.signed_in";
 /// If no issuer is recorded, the users say whose they are.
-const OTHER_ISSUER: &str = "SELECT issuer FROM subjects WHERE issuer <> $1
-    AND (name = $2 OR NOT EXISTS (SELECT 1 FROM subjects WHERE name = $2)) LIMIT 1";
-const FORGET_ISSUER: &str = "DELETE FROM subjects WHERE name = $1";
+macro_rules! other_issuer {
+    () => {
+        "SELECT issuer FROM subjects WHERE issuer <> $1
+    AND (name = $2 OR NOT EXISTS (SELECT 1 FROM subjects WHERE name = $2)) LIMIT 1"
+    };
+}
+
+const OTHER_ISSUER: &str = other_issuer!();
+/// Records an issuer, unless the users are another one's. With `$3`, that one is forgotten.
+const BIND_ISSUER: &str = concat!(
+    "WITH other AS MATERIALIZED (",
+    other_issuer!(),
+    "), forgotten AS (
+  DELETE FROM subjects WHERE issuer <> $1 AND name = $2 AND $3::boolean
+), recorded AS (
+  INSERT INTO subjects (issuer, name, role, budget, signed_in)
+  SELECT $1::text, $2::text, $4::text, '', {now} WHERE $3::boolean OR NOT EXISTS (SELECT 1 FROM other)
+  ON CONFLICT (issuer, name) DO NOTHING
+)
+SELECT issuer FROM other"
+);
 const INSERT_SESSION: &str =
     "INSERT INTO subject_logins (id, issuer, subject, until) VALUES ($1, $2, $3, $4)";
 const TRIM_SESSIONS: &str = "DELETE FROM subject_logins
@@ -141,13 +163,15 @@ impl PostgresStore {
         self.query_one(&self.lanes().reads, find, |row| column::text(row, 0)).await
     }
 
-    pub(in crate::store) async fn record_issuer(
+    pub(in crate::store) async fn bind_issuer(
         &self,
         issuer: Arc<str>,
-    ) -> Result<(), Unavailable> {
-        let (name, terms) = (NO_NAME.into(), SubjectTerms::default());
-        let record = keep_subject(&Subject { issuer, name, terms });
-        self.change_logins(vec![statement!(FORGET_ISSUER, NO_NAME), record]).await.map(drop)
+        is_new: bool,
+    ) -> Result<Option<Arc<str>>, Unavailable> {
+        let role = Role::default().name();
+        let bind = statement!(BIND_ISSUER, issuer.to_string(), NO_NAME, is_new, role);
+        let rows = self.change_logins(vec![bind]).await?;
+        first_row(&rows, 0).map(|row| column::text(row, 0)).transpose()
     }
 
     pub(in crate::store) async fn subject_logins(&self) -> Result<Vec<SubjectLogin>, Unavailable> {
@@ -243,6 +267,21 @@ impl PostgresStore {
 /// Returns what the name of a caller begins with, if a login service vouches for it.
 fn audit_prefix() -> String {
     Caller::Subject("".into()).to_string()
+}
+
+/// Returns the issuer of a ledger's users, if it is another one. A ledger without tables has none.
+pub async fn other_issuer(
+    target: &PostgresTarget,
+    issuer: &str,
+) -> Result<Option<Arc<str>>, Reason> {
+    let connection = connect(target).await?;
+    let rows = match connection.client.query(OTHER_ISSUER, &[&issuer, &NO_NAME]).await {
+        Err(error) if error.code() == Some(&SqlState::UNDEFINED_TABLE) => Vec::new(),
+        rows => rows?,
+    };
+    connection.close().await;
+    let issuer = rows.first().map(|row| row.try_get::<_, &str>(0)).transpose()?;
+    Ok(issuer.map(Arc::from))
 }
 
 fn keep_subject(Subject { issuer, name, terms }: &Subject) -> Statement {

@@ -163,6 +163,7 @@ impl SqliteStore {
             token: None,
             budgets: Budgets::default(),
             replay_only: false,
+            requires: Default::default(),
         };
         let record = move |ledger: &Ledger, statements: &Statements<'_>| {
             let credit = ledger.credit.get();

@@ -115,16 +115,23 @@ impl SqliteStore {
         .await
     }
 
-    pub(in crate::store) async fn record_issuer(
+    pub(in crate::store) async fn bind_issuer(
         &self,
         issuer: Arc<str>,
-    ) -> Result<(), Unavailable> {
+        is_new: bool,
+    ) -> Result<Option<Arc<str>>, Unavailable> {
         self.run_while_starting(Durability::Synced, move |ledger| {
             let connection = &ledger.connection;
+            let other: Option<Arc<str>> =
+                connection.first(OTHER_ISSUER, params![issuer, NO_NAME], |row| row.get(0))?;
+            if other.is_some() && !is_new {
+                return Ok(other);
+            }
             connection.run("DELETE FROM subjects WHERE name = ?", [NO_NAME])?;
             let (name, terms) = (NO_NAME.into(), SubjectTerms::default());
             let recorded = Subject { issuer: Arc::clone(&issuer), name, terms };
-            keep_subject(connection, &recorded, nanos(ledger.now()))
+            keep_subject(connection, &recorded, nanos(ledger.now()))?;
+            Ok(other)
         })
         .await
     }

@@ -113,6 +113,7 @@ async fn sell(ledger: &Store, turn: u8) {
         token: None,
         budgets: Budgets::default(),
         replay_only: false,
+        requires: Default::default(),
     };
     let body = b"a reply that is kept".as_slice();
     let reply = KeptReply { status: 200, is_json: true, body: body.into() };

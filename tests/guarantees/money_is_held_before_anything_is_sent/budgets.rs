@@ -206,6 +206,7 @@ fn purchase_dated_ahead_blocks_no_budget_and_is_logged_once() {
             token: None,
             budgets: Budgets::default(),
             replay_only: false,
+            requires: Default::default(),
         };
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         runtime.block_on(ledger.reserve(&reservation)).unwrap();

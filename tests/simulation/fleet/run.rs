@@ -264,6 +264,7 @@ impl Run<'_> {
             token: None,
             budgets: Budgets { total, ..Budgets::default() },
             replay_only: false,
+            requires: Default::default(),
         };
         self.wishes.insert(id, wish);
         let rate = self.dice.chance(60).then(|| self.rate());

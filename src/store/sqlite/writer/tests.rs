@@ -298,6 +298,7 @@ fn reservation(price: Usd) -> Reservation {
         token: None,
         budgets: Budgets::default(),
         replay_only: false,
+        requires: Default::default(),
     }
 }
 

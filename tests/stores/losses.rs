@@ -1,0 +1,144 @@
+//! A failover has lost commits: the ledger gets another name, once, and buys nothing that it may have
+//! bought already.
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use tollgate::contract::money::Usd;
+use tollgate::store::{Precondition, PurchaseId, Reservation, ReserveError, Settlement};
+
+use crate::fixture::*;
+use crate::instances::{LOCK_WAITS, blocker, wait_for};
+
+/// What another instance does that has noticed a loss.
+const RENAME: &str = "UPDATE store SET name = 'durable-next'";
+
+fn of_ledger(name: Arc<str>) -> Reservation {
+    let requires = Precondition { name: Some(name), ..Precondition::default() };
+    Reservation { requires, ..keyed("k", "p") }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn purchase_of_a_ledger_that_was_renamed_meanwhile_is_refused() {
+    let fixture = Fixture::on_postgres().await;
+    let old = fixture.store.name();
+    let blocker = blocker(&fixture, "SELECT 1 FROM account FOR UPDATE").await;
+    let (waiting, store) = (of_ledger(Arc::clone(&old)), fixture.store.clone());
+    let waiting = tokio::spawn(async move { store.reserve(&waiting).await });
+    wait_for("the lane is busy", || fixture.database().sql(LOCK_WAITS) == "1").await;
+    let (queued, store) = (of_ledger(Arc::clone(&old)), fixture.store.clone());
+    let mut queued = pin!(store.reserve(&queued));
+    // Its first poll puts it into the queue.
+    assert!(queued.as_mut().now_or_never().is_none());
+    fixture.database().sql(RENAME);
+    blocker.client.batch_execute("ROLLBACK").await.unwrap();
+    for refused in [bounded(waiting).await.unwrap(), bounded(queued).await] {
+        assert!(matches!(refused, Err(ReserveError::LedgerChanged)), "{refused:?}");
+    }
+    // Callers are told the new name at once.
+    assert_eq!(&*fixture.store.name(), "durable-next");
+    assert_eq!((fixture.rows().await.len(), fixture.total().await.day), (0, Usd::ZERO));
+    let only = Reservation { replay_only: true, ..of_ledger(old) };
+    let refused = fixture.reserve(&only).await;
+    assert!(matches!(refused, Err(ReserveError::LedgerChanged)), "{refused:?}");
+    fixture.reserve(&of_ledger(fixture.store.name())).await.expect("it names this ledger");
+}
+
+#[tokio::test]
+async fn purchase_that_has_waited_for_a_lost_one_is_refused() {
+    let fixture = Fixture::on_postgres().await;
+    let after = |earlier| {
+        let requires = Precondition { earlier: Some(earlier), ..Precondition::default() };
+        Reservation { requires, ..keyed("k", "p") }
+    };
+    let lost = fixture.reserve(&after(PurchaseId::generate())).await;
+    assert!(matches!(lost, Err(ReserveError::LedgerChanged)), "{lost:?}");
+    let earlier = fixture.send(&keyed("k", "p")).await;
+    let known = fixture.reserve(&after(earlier)).await;
+    assert!(matches!(known, Err(ReserveError::Duplicate(_))), "{known:?}");
+    fixture.settle(earlier, Settlement::Released).await;
+    fixture.reserve(&after(earlier)).await.expect("it was not bought");
+}
+
+#[tokio::test]
+async fn lost_commits_rename_the_ledger_at_every_instance() {
+    let fixture = Fixture::on_postgres().await;
+    let other = fixture.join().await;
+    let old = fixture.store.name();
+    assert_eq!(other.name(), old);
+    let beats = "SELECT min(beat) FROM instances";
+    bounded(async {
+        while fixture.database().sql(beats).parse::<i64>().unwrap() < 2 {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    })
+    .await;
+    assert_eq!(fixture.store.name(), old);
+    // What a failover to a replica that lags behind leaves.
+    fixture.database().sql("UPDATE instances SET beat = 0");
+    bounded(async {
+        while fixture.store.name() == old || other.name() != fixture.store.name() {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    })
+    .await;
+    let stores = [&fixture.store, &other];
+    assert!(stores.iter().all(|store| store.may_lack_purchases_since(Duration::ZERO)));
+}
+
+#[tokio::test]
+async fn ledger_is_renamed_by_the_ledgers_time_as_soon_as_it_can_be() {
+    let fixture = Fixture::on_postgres().await;
+    let database = fixture.database();
+    let old = fixture.store.name();
+    let beats = "SELECT min(beat) FROM instances";
+    wait_for("two heartbeats", || database.sql(beats).parse::<i64>().unwrap() >= 2).await;
+    database.sql(
+        "CREATE SEQUENCE attempts;
+        CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS
+            $$ BEGIN PERFORM nextval('attempts'); RAISE 'not now'; END $$;
+        CREATE TRIGGER refuse BEFORE UPDATE OF name ON store
+            FOR EACH ROW EXECUTE FUNCTION refuse();
+        UPDATE instances SET beat = 0",
+    );
+    let attempted = "SELECT is_called FROM attempts";
+    wait_for("an attempt to rename the ledger", || database.sql(attempted) == "t").await;
+    database.sql("DROP TRIGGER refuse ON store");
+    wait_for("the ledger has another name", || fixture.store.name() != old).await;
+    let complete_at = START - Duration::from_nanos(1);
+    assert!(fixture.store.may_lack_purchases_since(complete_at));
+    assert!(!fixture.store.may_lack_purchases_since(START), "{}", fixture.store.name());
+}
+
+/// Whichever of its connections and heartbeats notice a loss first.
+#[tokio::test]
+async fn loss_that_all_instances_notice_renames_the_ledger_once() {
+    const COUNT: &str = "CREATE SEQUENCE renames;
+        CREATE FUNCTION count_rename() RETURNS trigger LANGUAGE plpgsql AS
+            $$ BEGIN PERFORM nextval('renames'); RETURN NEW; END $$;
+        CREATE TRIGGER count_rename BEFORE UPDATE ON store FOR EACH ROW
+            WHEN (OLD.name <> NEW.name) EXECUTE FUNCTION count_rename()";
+    const LOSE_BEATS: &str = "UPDATE instances SET beat = 0";
+    const TAKE_OVER: &str = "UPDATE store SET cluster = 'another';
+        SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+        WHERE datname = current_database() AND application_name LIKE 'tollgate %'";
+    let fixture = Fixture::on_postgres().await;
+    let _others = [fixture.join().await, fixture.join().await];
+    let database = fixture.database();
+    let least = || database.sql("SELECT min(beat) FROM instances").parse::<i64>().unwrap();
+    database.sql(COUNT);
+    let renames =
+        || database.sql("SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM renames");
+    for (number, takes_over) in [(1, false), (2, true)] {
+        wait_for("heartbeats", || least() >= 3).await;
+        let old = fixture.store.name();
+        // Both at once: a connection that is cut beats no more.
+        let both = format!("{LOSE_BEATS}; {TAKE_OVER}");
+        database.sql(if takes_over { &both } else { LOSE_BEATS });
+        wait_for("heartbeats after the loss", || least() >= 3).await;
+        assert_ne!(fixture.store.name(), old);
+        assert_eq!(renames(), number.to_string(), "{takes_over}");
+    }
+}
