@@ -169,9 +169,8 @@ impl SqliteStore {
 
     pub(in crate::store) fn count_replay(&self, id: PurchaseId) {
         self.notify_later(|_| {
-            move |_: &Ledger, statements: &Statements<'_>| {
-                let sql = "UPDATE purchases SET replays = replays + 1 WHERE id = ?";
-                statements.run(sql, [id.0.as_bytes()])?;
+            move |ledger: &Ledger, _: &Statements<'_>| {
+                ledger.count_replay(id);
                 Ok(())
             }
         });
