@@ -16,7 +16,6 @@ use crate::clock::{self, Date};
 use crate::config::{AccessMode, Settings, StoreConfig};
 use crate::contract::member::{parse_amount, parse_name};
 use crate::contract::money::Usd;
-use crate::reports::usage::iso_day;
 use crate::store::{
     Digest, Extra, GroupError, LockHolder, Member, MemberChange, MemberError, Role, Selection,
     SpendLimit, Store,
@@ -444,8 +443,7 @@ fn member_error(name: &str, error: MemberError) -> CommandError {
 fn extra_text(update: &MemberUpdate) -> String {
     match (update.extra, update.until) {
         (Some(amount), Some(last_day)) => {
-            let (amount, last_day) = (amount.short(), iso_day(last_day.days()));
-            format!(", {amount} extra through {last_day}")
+            format!(", {} extra through {last_day}", amount.short())
         }
         _ if update.no_extra => ", no extra".to_owned(),
         _ => String::new(),

@@ -105,6 +105,6 @@ fn cells(listed: &MemberSpend, moment: fn(Duration) -> String) -> [String; 18] {
         amount(Period::Ever),
         spent(Period::Ever),
         extra.map_or(String::new(), |extra| extra.amount.to_string()),
-        extra.map_or(String::new(), |extra| iso8601(extra.until)),
+        extra.map_or(String::new(), |extra| extra.last_day().to_string()),
     ]
 }

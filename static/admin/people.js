@@ -1,7 +1,7 @@
 /** The tabs of the admin view in which people are managed: members, groups, and the log of what admins changed. */
 
 import { announce, button, element, notice } from '../core/dom.js';
-import { price } from '../core/format.js';
+import { price, utcDay } from '../core/format.js';
 import { amountField, askFor, confirmField, limitFields, showToken, untilField } from '../core/forms.js';
 import { sentence } from '../core/problems.js';
 import { read, send } from '../core/site.js';
@@ -15,7 +15,7 @@ const TEXT = {
   noMembers: 'No members yet.',
   noMatches: 'No members match.',
   used: (spent, limit) => `${spent} of ${limit}`,
-  extra: (amount, until) => `${amount} more each until ${until}`,
+  extra: (amount, until) => `${amount} extra each through ${until}`,
   bar: (name) => `Budget of ${name}, used today`,
   periods: { week: 'this week', month: 'this month', ever: 'in all' },
   add: 'Add a member',
@@ -31,7 +31,7 @@ const TEXT = {
   saved: (name) => `${name} is saved`,
   raise: 'Raise for a while',
   raiseOf: (name) => `Raise the budgets of ${name}`,
-  aboutRaise: 'Each of its limits is raised by this amount until the end of that day (UTC).',
+  aboutRaise: 'Each of its limits is raised by this amount through that day (UTC).',
   token: 'New token',
   tokenOf: (name) => `Token of ${name}`,
   aboutToken: 'The present token stops working at once.',
@@ -85,7 +85,7 @@ function budgetCells({ name, budgets, extra_micros: extra, extra_until: until })
   const bar = today.limit_micros && element('progress', { max: today.limit_micros, value: today.spent_micros, 'aria-label': TEXT.bar(name) });
   const others = budgets.filter(({ period, limit_micros: limit }) => period === 'month' || (period !== 'day' && limit !== null));
   const lines = others.map((row) => `${used(row)} ${TEXT.periods[row.period]}`);
-  if (extra) lines.push(TEXT.extra(price(extra), dayOf(until)));
+  if (extra) lines.push(TEXT.extra(price(extra), utcDay(until)));
   return [{ node: element('span', { class: 'budget' }, used(today), bar || null), by: today.spent_micros },
     { node: element('span', { class: 'budget' }, lines.map((text) => element('span', { text }))), by: others[0]?.spent_micros ?? 0 }];
 }

@@ -54,5 +54,8 @@ export function clock(milliseconds) {
   return (hours ? `${hours}:${two(minutes)}` : String(minutes)) + `:${two(seconds % 60)}`;
 }
 
+/** Formats a day that begins and ends in UTC, such as the last one of an extra: `Nov 30, 2026`. */
+export const utcDay = (day) => new Date(day).toLocaleDateString([], { dateStyle: 'medium', timeZone: 'UTC' });
+
 /** Returns the name of a budget of `GET /bff/me`: `You, today`. */
 export const nameOfBudget = ({ scope, period }) => `${TEXT.scopes[scope] ?? scope}, ${TEXT.periods[period] ?? period}`;

@@ -9,7 +9,7 @@ const TEXT = {
   limits: { day: 'Limit per day', week: 'Limit per week', month: 'Limit per month', ever: 'Limit in all' },
   noLimit: 'No limit',
   amount: 'Amount in $',
-  until: 'Until',
+  until: 'Through',
   token: 'Token',
   once: 'Copy the token now. It is not shown again.',
 };

@@ -1,5 +1,7 @@
 //! Admins manage members and groups on the page, and members ask them for more budget.
 
+use serde_json::json;
+
 use crate::appearance::{DARK, LIGHT, VIOLATIONS, load_axe};
 use crate::gate::Gate;
 use crate::page::Page;
@@ -190,9 +192,28 @@ fn member_asks_for_more_budget_and_an_admin_grants_it() {
     assert_eq!(page.find(("textbox", "Amount in $")).value(), "5.00");
     page.press("Enter");
     page.find(("tab", "Members"));
-    wait_for_row(&page, "ann", &["$0.00 of $6.00", "$5.00 more each until"]);
+    wait_for_row(&page, "ann", &["$0.00 of $6.00", "$5.00 extra each through"]);
     hers.reload();
     hers.wait_for_text("$6.00 of $6.00 left");
+}
+
+#[test]
+fn page_and_command_line_name_the_same_last_day_of_an_extra() {
+    let gate = Gate::start_for_members();
+    let ada = gate.member(&["add", "ada", "--role", "admin", "--budget", "1.00/day"]);
+    gate.member(&["update", "ada", "--extra", "5.00", "--until", "2199-11-30"]);
+    let page = admin_at(&gate, &ada, "Members");
+    for zone in ["Pacific/Kiritimati", "Pacific/Pago_Pago"] {
+        page.call("Emulation.setTimezoneOverride", json!({"timezoneId": zone}));
+        page.reload();
+        go_to(&page, "Members");
+        wait_for_row(&page, "ada", &["$5.00 extra each through Nov 30, 2199"]);
+        page.find(("link", "Usage")).click();
+        page.wait_for_text("with $5.00 extra through Nov 30, 2199");
+        page.find(("link", "Admin")).click();
+        go_to(&page, "Audit");
+        page.wait_for_text("5.00 through 2199-11-30");
+    }
 }
 
 #[test]

@@ -91,7 +91,7 @@ fn token_buys_for_its_user_until_it_is_revoked() {
         let shown = format!("my laptop ({})", &token[..9]);
         assert_eq!((&log[0]["old"], &log[0]["new"]), (&json!(shown), &Value::Null));
         let made = log[1]["new"].as_str().unwrap();
-        assert!(made.starts_with(&format!("{shown}, until 20")), "{made}");
+        assert!(made.starts_with(&format!("{shown}, through 20")), "{made}");
     }
 }
 
