@@ -13,6 +13,7 @@ use tollgate::contract::money::Usd;
 use tollgate::store::{Member, Role, SpendLimit, Store, VERSION_POLL_INTERVAL};
 
 use crate::commands::fixture::{CHAT, Fixture, MINUTE, Server, VIDEO, charged, get};
+use crate::support::process;
 
 const OPEN: &str = "access.mode is \"open\": member tokens are ignored until it is \"members\"\n";
 const LONG: &str = "a secret of 0123456789abcdef0123456789";
@@ -93,6 +94,34 @@ fn member_token_is_printed_once_and_stored_nowhere() {
         let list = fixture.done(&["member", "list", "--format", format]);
         assert!(list.contains(&token[..9]) && !list.contains(&token[9..]), "{list}");
     }
+}
+
+#[test]
+fn announcement_stands_before_its_token_on_a_terminal() {
+    let fixture = Fixture::open();
+    for (arguments, names) in [
+        (&["add", "ann"][..], &["ann"][..]),
+        (&["rotate", "ann"], &["ann"]),
+        (&["add", "bob", "cid"], &["bob", "cid"]),
+    ] {
+        let arguments = [&["member"], arguments].concat();
+        let shown = process::run_on_terminal(fixture.folder.path(), &arguments, &[], true);
+        assert_eq!(shown.code, Some(0), "{}", shown.stderr);
+        let lines: Vec<_> = shown.stderr.lines().collect();
+        let announced = lines.iter().rposition(|line| line.ends_with("is shown only once:"));
+        let token = lines.iter().position(|line| line.contains("tg_"));
+        assert!(announced.is_some() && announced < token, "{lines:#?}");
+        assert_eq!(lines.iter().filter(|line| line.contains("tg_")).count(), names.len());
+    }
+}
+
+#[test]
+fn token_is_printed_even_if_nobody_reads_the_announcement() {
+    let fixture = Fixture::open();
+    let full = "exec 2>/dev/full";
+    let ended = process::run_after(fixture.folder.path(), &["member", "add", "ann"], full);
+    assert!(ended.stdout.starts_with("tg_"), "{ended:?}");
+    assert_eq!(fixture.members().len(), 1);
 }
 
 #[test]
