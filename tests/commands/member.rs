@@ -148,6 +148,22 @@ fn member_name_is_plain_and_never_reused() {
 }
 
 #[test]
+fn wrong_budget_is_one_line_that_says_the_problem_then_what_is_expected() {
+    let fixture = Fixture::open();
+    let expected = "expected dollars and a period (day, week, month or ever), such as 5.00/day or \
+                    50.00/month";
+    for (budget, problem) in [
+        ("$50/month", "\"$50\" is not a plain amount"),
+        ("50/fortnight", "\"fortnight\" is not a period"),
+        ("50", "there is no period"),
+    ] {
+        let said = fixture.refused(&["add", "ann", "--budget", budget], 2);
+        let line = said.lines().next().expect("a line");
+        assert!(line.ends_with(&format!("': {problem}; {expected}")), "{said}");
+    }
+}
+
+#[test]
 fn token_given_as_a_name_is_not_echoed() {
     let fixture = Fixture::open();
     let token = fixture.token(&["add", "ann"]);
