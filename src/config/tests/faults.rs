@@ -6,6 +6,12 @@ use super::*;
 const ONE_ERROR: &[(&str, &str)] = &[
     ("[server]\nlisten = \"localhost:80\"", "2:10: server.listen: expected an address and a port"),
     ("[server]\nlisten = 8080", "2:10: server.listen: expected an address and a port"),
+    ("[server]\nlisten = '127.0.0.1:65536'", "2:10: server.listen: the port is out of range, expected 0 to 65535"),
+    ("[server]\nlisten = ['[::1]:99999']", "2:11: server.listen: the port is out of range, expected 0 to 65535"),
+    ("[server]\nlisten = '127.0.0.1:'", "2:10: server.listen: expected an address and a port"),
+    ("[server]\nlisten = '127.0.0.1:-1'", "2:10: server.listen: expected an address and a port"),
+    ("[admin]\nlisten = '127.0.0.1:99999999999999999999'", "2:10: admin.listen: the port is out of range, expected 0 to 65535"),
+    ("[gateway]\nbase_url = 'https://g.example:65536'", "2:12: gateway.base_url: the port is out of range, expected 0 to 65535"),
     ("[server]\nlisten = []", "2:10: server.listen: expected at least one address"),
     ("[server]\nlisten = ['[::1]:1', '[::1]:1']", "2:22: server.listen: expected each entry once"),
     ("[server]\nlisten = ['[::1]:1', 'x']", "2:22: server.listen: expected an address"),
@@ -299,6 +305,7 @@ fn each_error_is_printed_once_with_line_and_column() {
 fn errors_of_the_environment_name_the_variable() {
     for (name, value, expected) in [
         ("TOLLGATE_SERVER__LISTEN", "80", "expected an address and a port"),
+        ("TOLLGATE_SERVER__LISTEN", "[::1]:65536", "server.listen: the port is out of range, expected 0 to 65535"),
         ("TOLLGATE_SERVER__HOSTS", "a.example", "server.hosts: expected a list or table in TOML"),
         ("TOLLGATE_SERVER__HOSTS", "['*']", "server.hosts: expected a host name"),
         ("TOLLGATE_LIMITS__BURST", "many", "limits.burst: expected a whole number"),
