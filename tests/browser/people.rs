@@ -181,7 +181,7 @@ fn member_asks_for_more_budget_and_an_admin_grants_it() {
     hers.find(("link", "Usage")).click();
     hers.find(("button", "Ask for more budget")).click();
     hers.find(("textbox", "Amount in $")).fill("5");
-    hers.find(("textbox", "What for?")).fill("A trailer for the fair");
+    hers.find(("textbox", "What for? (optional)")).fill("A trailer for the fair");
     hers.press("Enter");
     hers.wait_for_text("Your admins see your request.");
 
