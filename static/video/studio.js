@@ -257,10 +257,11 @@ function card(job) {
     item.firstChild.dataset.phase = said.phase;
     parts.chip.textContent = TEXT.states[said.phase];
     parts.pick.disabled = said.phase === 'open';
+    drawFrame(said);
+    // It stands on the clip.
     parts.star.hidden = said.phase === 'open' || parts.frame.hidden;
     parts.star.ariaPressed = String(Boolean(current.favourite));
     parts.star.textContent = current.favourite ? '★' : '☆';
-    drawFrame(said);
     parts.said.replaceChildren(...words(current, said));
     drawActions(said);
     tick();
