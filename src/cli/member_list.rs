@@ -78,7 +78,9 @@ pub(super) async fn list(
                 csv(&COLUMNS.join(","), members.iter().map(|member| cells(member, iso8601)))
             )?;
         }
-        OutputFormat::Json => print_json(&members::document(&members), out)?,
+        OutputFormat::Json => {
+            print_json(&members::document(&members, settings.budget.caller), out)?;
+        }
     }
     Ok(Exit::Done)
 }

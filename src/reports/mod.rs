@@ -22,6 +22,8 @@ use queue::ReportQueue;
 pub struct Reports {
     pub store: Store,
     pub summary: BillingSummary,
+    /// `budget.caller`.
+    pub caller_budget: SpendLimit,
     /// Whether callers are identified by more than an IP address.
     pub identifies_callers: bool,
     pub queue: ReportQueue,

@@ -60,6 +60,7 @@ fn reports_with(listing: Option<String>) -> TestReports {
         reports: Reports {
             store: store.clone(),
             summary,
+            caller_budget: SpendLimit::NONE,
             identifies_callers: true,
             queue: ReportQueue::default(),
         },
