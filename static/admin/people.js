@@ -77,13 +77,16 @@ const patch = (path) => (changed) => (Object.keys(changed).length ? send('PATCH'
 
 const adder = (label, add) => element('button', { type: 'button', id: 'admin-add', class: 'primary', text: label, click: add });
 
-const used = ({ limit_micros: limit, spent_micros: spent }) => (limit === null ? price(spent) : TEXT.used(price(spent), price(limit)));
+/** The limit that applies: for a member, the lower one of its own and of the setting for all. */
+const limitOf = ({ limit_micros: own, effective_micros: limit = own }) => limit;
+
+const used = (row) => (limitOf(row) === null ? price(row.spent_micros) : TEXT.used(price(row.spent_micros), price(limitOf(row))));
 
 /** The cells of budgets: today with a bar, then the month and what else has a limit. */
 function budgetCells({ name, budgets, extra_micros: extra, extra_until: until }) {
   const today = budgets.find(({ period }) => period === 'day');
-  const bar = today.limit_micros && element('progress', { max: today.limit_micros, value: today.spent_micros, 'aria-label': TEXT.bar(name) });
-  const others = budgets.filter(({ period, limit_micros: limit }) => period === 'month' || (period !== 'day' && limit !== null));
+  const bar = limitOf(today) && element('progress', { max: limitOf(today), value: today.spent_micros, 'aria-label': TEXT.bar(name) });
+  const others = budgets.filter((row) => row.period === 'month' || (row.period !== 'day' && limitOf(row) !== null));
   const lines = others.map((row) => `${used(row)} ${TEXT.periods[row.period]}`);
   if (extra) lines.push(TEXT.extra(price(extra), utcDay(until)));
   return [{ node: element('span', { class: 'budget' }, used(today), bar || null), by: today.spent_micros },

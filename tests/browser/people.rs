@@ -217,6 +217,39 @@ fn page_and_command_line_name_the_same_last_day_of_an_extra() {
 }
 
 #[test]
+fn member_without_a_budget_of_its_own_is_listed_with_the_shared_one() {
+    let gate = Gate::start_for_members_with(&[("TOLLGATE_BUDGET__CALLER", "{ day = \"5.00\" }")]);
+    let ada = gate.member(&["add", "ada", "--role", "admin"]);
+    gate.member(&["add", "ann", "--budget", "9.00/day"]);
+    let page = admin_at(&gate, &ada, "Members");
+    wait_for_row(&page, "ada", &["$0.00 of $5.00"]);
+    wait_for_row(&page, "ann", &["$0.00 of $5.00"]);
+    page.find(("button", "Edit ann")).click();
+    assert_eq!(page.find(("textbox", "Limit per day, $")).value(), "9.00");
+    page.press("Escape");
+    page.find(("button", "Edit ada")).click();
+    assert_eq!(page.find(("textbox", "Limit per day, $")).value(), "");
+}
+
+#[test]
+fn table_of_members_fits_the_page_at_1200_pixels() {
+    let gate = Gate::start_for_members_with(&[("TOLLGATE_BUDGET__CALLER", "{ day = \"5.00\", month = \"120.00\" }")]);
+    let ada = gate.member(&["add", "ada", "--role", "admin"]);
+    gate.run(&["group", "add", "design-and-marketing", "--budget", "50.00/month"]);
+    let budgets = ["--budget", "1234.50/day", "--budget", "3000.00/week", "--budget", "9000.00/month"];
+    gate.member(&[&["add", "maximilian.von-mustermann", "--group", "design-and-marketing"], &budgets[..]].concat());
+    gate.member(&["update", "maximilian.von-mustermann", "--extra", "25.00", "--until", "2199-11-30"]);
+    gate.member(&["add", "eve"]);
+    gate.member(&["revoke", "eve"]);
+    let page = admin_at(&gate, &ada, "Members");
+    for width in [1200, 1440, 820] {
+        page.resize(width, 800);
+        let table = "(({ scrollWidth, clientWidth }) => scrollWidth - clientWidth)(document.querySelector('#admin-panel .table'))";
+        assert_eq!(page.evaluate(table), 0, "{width}");
+    }
+}
+
+#[test]
 fn dialogs_of_the_admin_view_pass_axe_and_fit_320_pixels() {
     let gate = Gate::start_for_members();
     let ada = gate.member(&["add", "ada", "--role", "admin"]);
