@@ -39,6 +39,11 @@ const TEXT = {
   revoke: 'Revoke',
   revokeOf: (name) => `Revoke ${name}`,
   aboutRevoke: 'The token stops working at once, for good. The spending stays in the reports.',
+  end: 'End a user’s sign-ins',
+  user: 'User',
+  userHint: 'The name as in Overview.',
+  aboutEnd: 'All sessions and API tokens of this user end at once. The user can sign in again.',
+  ended: 'The user is signed out everywhere.',
   asks: (name, amount) => `${name} asks for ${amount} more`,
   grant: 'Grant',
   decline: 'Decline',
@@ -115,8 +120,14 @@ export async function members(view) {
     title: TEXT.add, label: TEXT.add, fields: [{ name: 'name', label: TEXT.name }, ...memberFields({}, groups)],
     send: (request) => send('POST', '/bff/admin/members', request),
   });
+  const end = () => askFor({
+    title: TEXT.end, about: TEXT.aboutEnd, label: TEXT.end, fields: [{ name: 'user', label: TEXT.user, hint: TEXT.userHint }],
+    send: ({ user = '-' }) => send('DELETE', `/bff/admin/users/${encodeURIComponent(user.replace(/^subject:/, ''))}/logins`),
+    done: () => notice(TEXT.ended),
+  });
+  const act = { members: [TEXT.add, add], oidc: [TEXT.end, end] }[view.access];
   return [...view.requests.map((one) => request(view, one)),
-    element('div', { class: 'usage-head' }, element('div', { class: 'find' }, field), view.access === 'members' ? adder(TEXT.add, add) : null), place];
+    element('div', { class: 'usage-head' }, element('div', { class: 'find' }, field), act ? adder(...act) : null), place];
 }
 
 const memberFields = ({ role = 'member', group, may_buy: mayBuy, budgets }, groups) => [

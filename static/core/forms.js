@@ -67,7 +67,7 @@ export function askFor({ title, about, fields = [], label, send, done, more = []
       row?.say(detail);
       return !row;
     });
-    fault.textContent = rest.map((one) => (one === problem ? `${sentence(problem)} ${problem.detail}` : one.detail)).join(' ');
+    fault.textContent = rest.map((one) => (one === problem && !problem.status ? '' : one.detail) || sentence(problem)).join(' ');
     rows.find(({ input }) => input.ariaInvalid)?.input.focus();
   };
   const made = openSheet(title, { class: 'form' }, element('form', { submit, novalidate: true, autocomplete: 'off' },
