@@ -14,11 +14,11 @@ export function price(amount) {
 }
 
 /**
- * Formats what is left: whole cents from a dollar on, three decimals below. It rounds down, so that it never promises more than
+ * Formats what is left: whole cents from a dollar on and for nothing, else three decimals. It rounds down, so that it never promises more than
  * there is.
  */
 export function amountLeft(amount) {
-  const [unit, digits] = amount >= 1_000_000 ? [10_000, 2] : [1_000, 3];
+  const [unit, digits] = amount >= 1_000_000 || amount === 0 ? [10_000, 2] : [1_000, 3];
   const rest = Math.floor((amount % 1_000_000) / unit);
   return `${dollars.format(Math.floor(amount / 1_000_000))}.${String(rest).padStart(digits, '0')}`;
 }

@@ -64,6 +64,6 @@ export async function shortOf(amount) {
   const [least] = me.budgets.filter(({ left_micros: left }) => left < amount).sort((one, other) => (end(one) < end(other) ? 1 : -1));
   if (!least) return TEXT.balance(price(amount));
   const isFar = ['month', 'week'].includes(least.period);
-  const renews = least.renews && new Date(least.renews).toLocaleString([], { weekday: 'short', hour: '2-digit', minute: '2-digit', ...(isFar && { day: 'numeric', month: 'short' }) });
+  const renews = least.renews && new Date(least.renews).toLocaleString([], { weekday: 'short', hour: 'numeric', minute: '2-digit', ...(isFar && { day: 'numeric', month: 'short' }) });
   return TEXT.budget(nameOfBudget(least), amountLeft(least.left_micros), price(amount), renews);
 }

@@ -414,7 +414,7 @@ export function outside(address) {
 
 function day(at) {
   const date = new Date(at);
-  return element('time', { datetime: date.toISOString(), text: date.toLocaleString([], { day: 'numeric', month: 'short', hour: '2-digit', minute: '2-digit' }) });
+  return element('time', { datetime: date.toISOString(), text: date.toLocaleString([], { day: 'numeric', month: 'short', hour: 'numeric', minute: '2-digit' }) });
 }
 
 export const shortened = (text, most) => (text.length > most ? `${[...text].slice(0, most).join('')}…` : text);

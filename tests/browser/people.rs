@@ -232,13 +232,39 @@ fn member_without_a_budget_of_its_own_is_listed_with_the_shared_one() {
 }
 
 #[test]
+fn label_of_what_is_left_is_shown_in_full() {
+    let gate = Gate::start_for_members();
+    gate.run(&["group", "add", "design", "--budget", "50.00/month"]);
+    let ann = gate.member(&["add", "ann", "--group", "design"]);
+    let page = signed_in(&gate, &ann);
+    page.resize(1200, 800);
+    page.wait_for_text("left this month, your group");
+    let cut = "(({ scrollWidth, clientWidth }) => scrollWidth - clientWidth)(document.querySelector('#left span'))";
+    assert_eq!(page.evaluate(cut), 0);
+}
+
+#[test]
 fn table_of_members_fits_the_page_at_1200_pixels() {
-    let gate = Gate::start_for_members_with(&[("TOLLGATE_BUDGET__CALLER", "{ day = \"5.00\", month = \"120.00\" }")]);
+    let gate = Gate::start_for_members_with(&[(
+        "TOLLGATE_BUDGET__CALLER",
+        "{ day = \"5.00\", month = \"120.00\" }",
+    )]);
     let ada = gate.member(&["add", "ada", "--role", "admin"]);
     gate.run(&["group", "add", "design-and-marketing", "--budget", "50.00/month"]);
-    let budgets = ["--budget", "1234.50/day", "--budget", "3000.00/week", "--budget", "9000.00/month"];
-    gate.member(&[&["add", "maximilian.von-mustermann", "--group", "design-and-marketing"], &budgets[..]].concat());
-    gate.member(&["update", "maximilian.von-mustermann", "--extra", "25.00", "--until", "2199-11-30"]);
+    let budgets =
+        ["--budget", "1234.50/day", "--budget", "3000.00/week", "--budget", "9000.00/month"];
+    gate.member(
+        &[&["add", "maximilian.von-mustermann", "--group", "design-and-marketing"], &budgets[..]]
+            .concat(),
+    );
+    gate.member(&[
+        "update",
+        "maximilian.von-mustermann",
+        "--extra",
+        "25.00",
+        "--until",
+        "2199-11-30",
+    ]);
     gate.member(&["add", "eve"]);
     gate.member(&["revoke", "eve"]);
     let page = admin_at(&gate, &ada, "Members");
