@@ -148,7 +148,10 @@ fn help(command: &mut clap::Command, path: &str, helps: &mut String) {
     let lines: Vec<_> = text.trim().lines().map(str::trim_end).filter(is_shown).collect();
     let text = lines.join("\n");
     let text = text.trim_end().trim_end_matches("Options:").trim_end();
-    *helps += &format!("\n### `{path}`\n\n```text\n{text}\n```\n");
+    // A group's help only repeats the first lines of its commands.
+    if path == "tollgate" || !command.has_subcommands() {
+        *helps += &format!("\n### `{path}`\n\n```text\n{text}\n```\n");
+    }
     for below in command.get_subcommands_mut().filter(|below| below.get_name() != "help") {
         let path = format!("{path} {}", below.get_name());
         help(below, &path, helps);

@@ -1,11 +1,11 @@
-//! The table of attacks is held to the code: each row is there, and each test that it names is one.
+//! The table of attacks is held to the code: each case is there, and each test that it names is one.
 
 use std::fs;
 use std::path::Path;
 
 use crate::markdown::{read, rows, spans};
 
-/// How many rows each group has.
+/// How many cases each group has.
 const GROUPS: [(char, usize); 10] = [
     ('A', 18),
     ('B', 21),
@@ -19,15 +19,23 @@ const GROUPS: [(char, usize); 10] = [
     ('J', 1),
 ];
 
-/// The rows of all tables: the attack's name, what it is, what happens, what holds it.
+/// The rows of all tables: the cases, what they are, the outcome, the tests.
 fn table(text: &str) -> Vec<Vec<&str>> {
     rows(text).into_iter().filter(|row| row.len() == 4).collect()
+}
+
+/// Returns the cases of a row: `C1–C3` is three of them.
+fn cases(name: &str) -> Vec<String> {
+    let (first, last) = name.split_once('–').unwrap_or((name, name));
+    let number = |case: &str| case[1..].parse::<usize>().expect("a number");
+    assert_eq!(first[..1], last[..1], "{name}");
+    (number(first)..=number(last)).map(|number| format!("{}{number}", &first[..1])).collect()
 }
 
 #[test]
 fn every_security_case_has_a_row() {
     let text = read("docs/dev/security-cases.md");
-    let listed: Vec<_> = table(&text).into_iter().map(|row| row[0].to_owned()).collect();
+    let listed: Vec<_> = table(&text).into_iter().flat_map(|row| cases(row[0])).collect();
     let known: Vec<_> = GROUPS
         .iter()
         .flat_map(|(group, count)| (1..=*count).map(move |number| format!("{group}{number}")))
