@@ -127,6 +127,7 @@ fn admin_ends_the_sign_ins_of_a_user() {
     page.type_text("subject:ann");
     page.press("Enter");
     page.wait_for_text("The user is signed out everywhere.");
+    page.find(("button", "Dismiss")).click();
     ann.reload();
     ann.find(LOGIN);
     page.find(("tab", "Audit")).click();
