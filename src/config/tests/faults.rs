@@ -21,8 +21,9 @@ const ONE_ERROR: &[(&str, &str)] = &[
         "2:10: admin.listen: the port is out of range, expected 0 to 65535",
     ),
     (
-        "[gateway]\nbase_url = 'https://g.example:65536'",
-        "2:12: gateway.base_url: the port is out of range, expected 0 to 65535",
+        "[server]\nhosts = ['a.example']\n\
+         tls = { acme = { agree = true, dir = 'd', directory = 'https://ca.example:65536' } }",
+        "3:55: server.tls.acme.directory: the port is out of range, expected 0 to 65535",
     ),
     ("[server]\nlisten = []", "2:10: server.listen: expected at least one address"),
     ("[server]\nlisten = ['[::1]:1', '[::1]:1']", "2:22: server.listen: expected each entry once"),
