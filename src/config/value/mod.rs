@@ -305,9 +305,8 @@ fn address(text: &str, http_error: &'static str) -> Parsed<Url> {
     if text.chars().any(|c| c.is_whitespace() || c.is_control() || c == '\\') {
         return Err(expected.into());
     }
-    let url = Url::parse(text).map_err(|error| match error {
-        ParseError::InvalidPort => PORT_OUT_OF_RANGE,
-        _ => expected,
+    let url = Url::parse(text).map_err(|error| {
+        if error == ParseError::InvalidPort { PORT_OUT_OF_RANGE } else { expected }
     })?;
     let host = url.host().ok_or(expected)?;
     match url.scheme() {
