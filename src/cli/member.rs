@@ -315,8 +315,7 @@ async fn apply(
         (error, _) => member_error(&name, error),
     })?;
     let warning = secret.and_then(|(_, warning)| warning);
-    messages.extend(warning);
-    Ok((tokens, messages))
+    Ok((tokens, warning.into_iter().chain(messages).collect()))
 }
 
 /// Returns the change to record and the message to print; `None` if there is no such member.
