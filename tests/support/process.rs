@@ -261,7 +261,9 @@ fn address_in(line: &str, word: &str) -> Option<SocketAddr> {
 
 /// Returns the addresses that the start line names.
 pub(crate) fn addresses_in(printed: &str, word: &str) -> Vec<SocketAddr> {
-    let mut lines = printed.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    // It is looked for every few milliseconds, and each other line would be parsed as often.
+    let started = printed.lines().filter(|line| line.contains("\"started\""));
+    let mut lines = started.filter_map(|line| serde_json::from_str::<Value>(line).ok());
     let line = lines.find(|line| line["message"] == "started").unwrap_or_default();
     let addresses = line[word].as_str().unwrap_or_default().split(", ");
     addresses.filter_map(|address| address.split_once("://")?.1.parse().ok()).collect()
