@@ -103,6 +103,11 @@ impl Date {
         Self::from_days(wall.as_secs() / DAY)
     }
 
+    /// Returns the last day that has begun before `wall`.
+    pub fn before(wall: Duration) -> Self {
+        Self::at(wall.saturating_sub(Duration::from_nanos(1)))
+    }
+
     /// Internally, years start in March, so that the leap day is the last day.
     pub fn from_days(days_since_epoch: u64) -> Self {
         let days = days_since_epoch + EPOCH;

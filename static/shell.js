@@ -35,7 +35,7 @@ const TEXT = {
   spent: 'spent this session',
   balance: 'in the account',
   left: { day: 'left today', week: 'left this week', month: 'left this month', ever: 'left in all' },
-  whose: { caller: '', group: ', for your group', total: ', for everyone', token: ', for this token' },
+  whose: { caller: '', group: ', your group', total: ', everyone', token: ', this token' },
   low: { chat: 'not enough for a message', video: 'not enough for a video' },
   menu: (name) => (name ? `Menu: ${name}` : 'Menu'),
   live: ['Live', ': real money'],

@@ -333,6 +333,12 @@ impl Authenticator {
         matches!(self.mode, AuthMode::Members(_) | AuthMode::Oidc(_))
     }
 
+    /// Returns the login service that users sign in at; `None` unless `access.mode` is `oidc`.
+    pub fn login_issuer(&self) -> Option<&str> {
+        let AuthMode::Oidc(oidc) = &self.mode else { return None };
+        Some(&oidc.login.config().token.issuer)
+    }
+
     fn oidc(&self) -> Result<&OidcAccess, Problem> {
         let AuthMode::Oidc(oidc) = &self.mode else {
             let detail = "this sign-in is available with access.mode = \"oidc\" only";

@@ -438,6 +438,7 @@ fn handlers(
         reports: Reports {
             store: shared.store.clone(),
             summary: summary.clone(),
+            caller_budget: settings.budget.caller,
             // In open mode, an address identifies a caller only on this machine.
             identifies_callers: settings.access.mode != AccessMode::Open
                 || settings.is_local_only(),

@@ -1,6 +1,6 @@
 //! `tollgate member`: manages members, also while a server runs. A token is printed once.
 
-use std::io::Write;
+use std::io::{self, Write};
 use std::sync::Arc;
 
 use clap::builder::PossibleValue;
@@ -16,7 +16,6 @@ use crate::clock::{self, Date};
 use crate::config::{AccessMode, Settings, StoreConfig};
 use crate::contract::member::{parse_amount, parse_name};
 use crate::contract::money::Usd;
-use crate::reports::usage::iso_day;
 use crate::store::{
     Digest, Extra, GroupError, LockHolder, Member, MemberChange, MemberError, Role, Selection,
     SpendLimit, Store,
@@ -232,8 +231,10 @@ pub(super) async fn member(
     } else {
         ledger::open_shared(settings).await?
     };
-    let (tokens, messages) =
-        apply(settings, &ledger, (&command, names, (budget, extra)), err).await?;
+    let (tokens, messages) = apply(settings, &ledger, (&command, names, (budget, extra))).await?;
+    // A wrong folder or a missing variable is noticed.
+    let ledger_line = format!("the ledger is {} (store.url)", ledger::whole_path(settings));
+    let announced = announce(err, [ledger_line].iter().chain(&messages));
     // Printed before anything can fail: a token that was not shown is lost.
     for (name, token) in names.iter().zip(&tokens) {
         match names.len() {
@@ -242,12 +243,8 @@ pub(super) async fn member(
         }
     }
     out.flush()?;
+    announced?;
     ledger::wait_for_servers(settings, &ledger).await;
-    // A wrong folder or a missing variable is noticed.
-    writeln!(err, "the ledger is {} (store.url)", ledger::whole_path(settings))?;
-    for message in messages {
-        writeln!(err, "{message}")?;
-    }
     if settings.access.mode != AccessMode::Members {
         let mode = settings.access.mode.name();
         writeln!(
@@ -256,6 +253,15 @@ pub(super) async fn member(
         )?;
     }
     Ok(Exit::Done)
+}
+
+/// Prints messages, so that they stand before what is printed elsewhere next.
+fn announce<'a>(
+    err: &mut impl Write,
+    messages: impl IntoIterator<Item = &'a String>,
+) -> io::Result<()> {
+    messages.into_iter().try_for_each(|message| writeln!(err, "{message}"))?;
+    err.flush()
 }
 
 /// Rejects a name that is given twice.
@@ -276,7 +282,6 @@ async fn apply(
         &[Arc<str>],
         (SpendLimit, Option<MemberChange>),
     ),
-    err: &mut impl Write,
 ) -> Result<(Vec<MemberToken>, Vec<String>), CommandError> {
     let members = ledger.members().await?;
     let find = |name: &Arc<str>| members.iter().find(|member| member.name == *name);
@@ -309,10 +314,8 @@ async fn apply(
         (MemberError::UnknownGroup, Some(Some(group))) => group_error(&group, GroupError::NotFound),
         (error, _) => member_error(&name, error),
     })?;
-    if let Some((_, Some(warning))) = secret {
-        writeln!(err, "{warning}")?;
-    }
-    Ok((tokens, messages))
+    let warning = secret.and_then(|(_, warning)| warning);
+    Ok((tokens, warning.into_iter().chain(messages).collect()))
 }
 
 /// Returns the change to record and the message to print; `None` if there is no such member.
@@ -444,8 +447,7 @@ fn member_error(name: &str, error: MemberError) -> CommandError {
 fn extra_text(update: &MemberUpdate) -> String {
     match (update.extra, update.until) {
         (Some(amount), Some(last_day)) => {
-            let (amount, last_day) = (amount.short(), iso_day(last_day.days()));
-            format!(", {amount} extra through {last_day}")
+            format!(", {} extra through {last_day}", amount.short())
         }
         _ if update.no_extra => ", no extra".to_owned(),
         _ => String::new(),

@@ -78,7 +78,9 @@ pub(super) async fn list(
                 csv(&COLUMNS.join(","), members.iter().map(|member| cells(member, iso8601)))
             )?;
         }
-        OutputFormat::Json => print_json(&members::document(&members), out)?,
+        OutputFormat::Json => {
+            print_json(&members::document(&members, settings.budget.caller), out)?;
+        }
     }
     Ok(Exit::Done)
 }
@@ -105,6 +107,6 @@ fn cells(listed: &MemberSpend, moment: fn(Duration) -> String) -> [String; 18] {
         amount(Period::Ever),
         spent(Period::Ever),
         extra.map_or(String::new(), |extra| extra.amount.to_string()),
-        extra.map_or(String::new(), |extra| iso8601(extra.until)),
+        extra.map_or(String::new(), |extra| extra.last_day().to_string()),
     ]
 }

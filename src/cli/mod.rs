@@ -166,7 +166,7 @@ pub enum Command {
     /// Run the sandbox gateway alone
     Sandbox {
         /// The address to listen on
-        #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8081")]
+        #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8081", value_parser = sandbox::address)]
         listen: SocketAddr,
     },
     /// Print the manual page

@@ -9,7 +9,11 @@ use super::Exit;
 use super::serve::Signals;
 use super::sockets::bind;
 use crate::app;
-use crate::config::Settings;
+use crate::config::{Settings, socket_address};
+
+pub(super) fn address(text: &str) -> Result<SocketAddr, &'static str> {
+    socket_address(text, "expected an address and a port, such as 127.0.0.1:8081")
+}
 
 pub(super) async fn sandbox(
     settings: &Settings,

@@ -2,13 +2,11 @@
 
 use std::io::Write;
 use std::sync::Arc;
-use std::time::Duration;
 
 use super::{CommandError, Exit, audit, ledger};
-use crate::clock::Date;
 use crate::config::Settings;
 use crate::contract::member;
-use crate::store::{Extra, MemberChange};
+use crate::store::MemberChange;
 
 /// Begins the name of a user, as `tollgate usage` and the ledger have it.
 const PREFIX: &str = "subject:";
@@ -49,9 +47,9 @@ pub(super) async fn change_extras(
     ledger::wait_for_servers(settings, &ledger).await;
     writeln!(err, "the ledger is {} (store.url)", ledger::whole_path(settings))?;
     match extra {
-        Some(Extra { amount, until }) => {
-            let last_day = Date::at(until.saturating_sub(Duration::from_secs(1)));
-            writeln!(err, "raised {name}: {} extra through {last_day}", amount.short())?;
+        Some(extra) => {
+            let (amount, last_day) = (extra.amount.short(), extra.last_day());
+            writeln!(err, "raised {name}: {amount} extra through {last_day}")?;
         }
         None => writeln!(err, "updated {name}: no extra")?,
     }

@@ -3,16 +3,24 @@
 use super::CommandError;
 use super::check::limit;
 use crate::contract::member::{self, LimitChange};
+use crate::contract::money::{ParseUsdError, Usd};
 use crate::store::{Period, SpendLimit};
 
+/// Reads a limit such as `5.00/day`. An error says what is wrong, then what is expected.
 pub(super) fn budget(text: &str) -> Result<SpendLimit, String> {
-    let expected = || {
-        "expected dollars and a period, such as 5.00/day or 50.00/month; also week, ever".to_owned()
+    let wrong = |problem: &str| {
+        format!(
+            "{problem}; expected dollars and a period (day, week, month or ever), such as 5.00/day \
+             or 50.00/month"
+        )
     };
-    let (amount, period) = text.split_once('/').ok_or_else(expected)?;
-    let amount =
-        member::parse_amount(amount).map_err(|error| format!("{}: {error}", expected()))?;
-    Period::named(period).map(|period| SpendLimit::of(period, amount)).ok_or_else(expected)
+    let (amount, period) = text.split_once('/').ok_or_else(|| wrong("there is no period"))?;
+    if amount.parse::<Usd>() == Err(ParseUsdError::Malformed) {
+        return Err(wrong(&format!("{amount:?} is not a plain amount")));
+    }
+    let amount = member::parse_amount(amount)?;
+    let limit = Period::named(period).map(|period| SpendLimit::of(period, amount));
+    limit.ok_or_else(|| wrong(&format!("{period:?} is not a period")))
 }
 
 /// Merges the budgets of a command. Rejects a period that is given twice.
@@ -38,7 +46,6 @@ pub(super) fn budget_text(budget: SpendLimit) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::contract::money::Usd;
 
     #[test]
     fn budget_has_dollars_and_a_period() {
@@ -50,9 +57,26 @@ mod tests {
         ] {
             assert_eq!(budget(text), Ok(expected));
         }
-        for text in ["", "5", "5/year", "5.00 / day", "$5/day", "/day", "-1/day", "1/day/month"] {
-            assert!(budget(text).unwrap_err().contains("5.00/day"), "{text}");
+        let expected = "expected dollars and a period (day, week, month or ever), such as 5.00/day \
+                        or 50.00/month";
+        for (text, problem) in [
+            ("", "there is no period"),
+            ("5", "there is no period"),
+            ("5/year", "\"year\" is not a period"),
+            ("5/", "\"\" is not a period"),
+            ("1/day/month", "\"day/month\" is not a period"),
+            ("5.00 / day", "\"5.00 \" is not a plain amount"),
+            ("$5/day", "\"$5\" is not a plain amount"),
+            ("/day", "\"\" is not a plain amount"),
+            ("-1/day", "\"-1\" is not a plain amount"),
+        ] {
+            assert_eq!(budget(text).unwrap_err(), format!("{problem}; {expected}"), "{text}");
         }
-        assert!(budget("1000000001/day").is_err());
+        for (text, expected) in [
+            ("1000000001/day", "expected at most $1000000000"),
+            ("0.0000001/day", "expected at most six places after the point"),
+        ] {
+            assert!(budget(text).unwrap_err().starts_with(expected), "{text}");
+        }
     }
 }

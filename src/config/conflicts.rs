@@ -1,7 +1,9 @@
 //! Finds settings that contradict each other.
 
 use super::raw::RawSettings;
-use super::{AccessMode, MAX_PICTURE, QUOTE_LIFETIME, Settings, StoreConfig};
+use super::{AccessMode, MAX_PICTURE, PageConfig, QUOTE_LIFETIME, Settings, StoreConfig};
+use crate::contract::catalog::Catalog;
+use crate::validate::nearest;
 
 /// Returns each setting that contradicts another, and what was expected.
 pub(super) fn conflicts(
@@ -18,7 +20,6 @@ pub(super) fn conflicts(
     let has_ops = raw.location_of("admin.listen").is_some();
     // Invalid files are reported already.
     let has_tls = raw.location_of("server.tls").is_some();
-    let model = page.default_model.as_deref();
     let rows = [
         sandbox_row,
         secret_row,
@@ -39,11 +40,6 @@ pub(super) fn conflicts(
         (is_shared && has_ops, "admin.listen", "an address other than those of server.listen"),
         (is_shared && !has_ops, "server.listen", "an address other than that of admin.listen"),
         (
-            model.is_some_and(|model| catalog.chat_model(model).is_none()),
-            "page.default_model",
-            "a chat model that is sold",
-        ),
-        (
             settings.mcp.enabled && settings.purchase.keep_replies < 4 * QUOTE_LIFETIME,
             "purchase.keep_replies",
             "at least \"1h\" with mcp.enabled, because a quote must not outlive its reply",
@@ -51,7 +47,16 @@ pub(super) fn conflicts(
     ];
     let rows =
         rows.into_iter().chain(picture_rows(settings, raw)).chain([login_row(settings, raw)]);
-    rows.filter(|(holds, ..)| *holds).map(|(_, name, text)| (name, text.to_owned()))
+    let rows = rows.filter(|(holds, ..)| *holds).map(|(_, name, text)| (name, text.to_owned()));
+    rows.chain(default_model(page, catalog))
+}
+
+/// Finds a preselected model that is not sold.
+fn default_model(page: &PageConfig, catalog: &Catalog) -> Option<(&'static str, String)> {
+    let model = page.default_model.as_deref().filter(|id| catalog.chat_model(id).is_none())?;
+    let near = nearest(model, catalog.chat.iter().map(|model| &*model.id));
+    let hint = near.map(|id| format!("; did you mean \"{id}\"?")).unwrap_or_default();
+    Some(("page.default_model", format!("a chat model that is sold{hint}")))
 }
 
 type Conflict = (bool, &'static str, &'static str);

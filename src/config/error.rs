@@ -107,19 +107,42 @@ pub(super) fn unknown_name(location: Location, name: &str, known: &[String]) -> 
     let mut text = format!("unknown {kind} `{shown}`");
     if KEY_NAMES.contains(&name.rsplit('.').next().unwrap_or(name)) {
         text.push_str(", expected keys in GATEWAY_API_KEY or GATEWAY_API_KEY_FILE");
-    } else if let Some(nearest) = nearest(name, known) {
-        text.push_str(&format!(", did you mean `{}`?", as_written(nearest)));
+    } else {
+        let is_section = !name.contains('.');
+        let sections = known.iter().filter_map(|full| Some(full.split_once('.')?.0));
+        let sections = sections.filter(|_| is_section);
+        let names = known.iter().map(String::as_str).chain(sections);
+        let hint = nearest(name, names).map(|near| did_you_mean(&as_written(near)));
+        text.push_str(&hint.unwrap_or_default());
     }
     SettingError::new(location, text)
 }
 
+/// `rest` is the name of the variable without `TOLLGATE_`.
+pub(super) fn unknown_variable<'a>(
+    location: &Location,
+    rest: &str,
+    known: impl Iterator<Item = &'a str>,
+) -> SettingError {
+    let name = rest.to_ascii_lowercase().replacen("__", ".", 1);
+    let hint = nearest(&name, known);
+    let hint = hint.map(|near| did_you_mean(&variable(near)));
+    let expected =
+        ", expected TOLLGATE_SECTION__NAME in upper case, such as TOLLGATE_SERVER__LISTEN";
+    let text = format!("unknown variable{}", hint.as_deref().unwrap_or(expected));
+    SettingError::new(location.clone(), text)
+}
+
+fn did_you_mean(name: &str) -> String {
+    format!(", did you mean `{name}`?")
+}
+
 /// Returns the most similar name: in the same section first, then the same name in another section.
-fn nearest<'a>(name: &str, known: &'a [String]) -> Option<&'a str> {
+fn nearest<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     let split = |full: &'a str| full.split_once('.').unwrap_or(("", full));
     let (section, own) = name.split_once('.').unwrap_or(("", name));
     let max_distance = 2.max(own.chars().count() / 3);
-    let sections = known.iter().map(|full| split(full).0).filter(|_| section.is_empty());
-    let ranked = known.iter().map(String::as_str).chain(sections).map(|candidate| {
+    let ranked = known.map(|candidate| {
         let (its_section, its_own) = split(candidate);
         let is_beside = !section.is_empty() && its_section == section;
         let distance = strsim::damerau_levenshtein(name, candidate);

@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 
 use super::Parsed;
 
+pub(super) const PORT_OUT_OF_RANGE: &str = "the port is out of range, expected 0 to 65535";
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Listen {
     Address(SocketAddr),
@@ -17,29 +19,30 @@ pub enum Listen {
 
 impl Listen {
     pub(super) fn parse(text: &str) -> Parsed<Self> {
-        let named = |name: &str| (!name.is_empty()).then(|| Self::Systemd(Some(name.to_owned())));
-        let listen = match text.split_once(':') {
-            None if text == "systemd" => Some(Self::Systemd(None)),
-            Some(("systemd", name)) => named(name),
-            Some(("unix", path)) => (!path.is_empty()).then(|| Self::Unix(path.into())),
-            _ => text.parse().ok().map(Self::Address),
-        };
-        listen.ok_or(
+        Self::parse_or(
+            text,
             "expected an address and a port, such as \"127.0.0.1:8080\" or \"[::1]:8080\", or \
-             \"unix:PATH\", \"systemd\" or \"systemd:NAME\""
-                .into(),
+             \"unix:PATH\", \"systemd\" or \"systemd:NAME\"",
         )
     }
 
     /// Parses the place of a listener that callers do not use: TCP only, and not the sockets of callers.
     pub(super) fn parse_tcp(text: &str) -> Parsed<Self> {
-        match Self::parse(text) {
-            Ok(tcp @ (Self::Address(_) | Self::Systemd(Some(_)))) => Ok(tcp),
-            Ok(Self::Unix(_) | Self::Systemd(None)) | Err(_) => {
-                Err("expected an address and a port, such as \
-                 \"127.0.0.1:9464\", or \"systemd:NAME\""
-                    .into())
-            }
+        let expected =
+            "expected an address and a port, such as \"127.0.0.1:9464\", or \"systemd:NAME\"";
+        match Self::parse_or(text, expected)? {
+            tcp @ (Self::Address(_) | Self::Systemd(Some(_))) => Ok(tcp),
+            Self::Unix(_) | Self::Systemd(None) => Err(expected.into()),
+        }
+    }
+
+    fn parse_or(text: &str, expected: &'static str) -> Parsed<Self> {
+        match text.split_once(':') {
+            None if text == "systemd" => Ok(Self::Systemd(None)),
+            Some(("systemd" | "unix", "")) => Err(expected.into()),
+            Some(("systemd", name)) => Ok(Self::Systemd(Some(name.to_owned()))),
+            Some(("unix", path)) => Ok(Self::Unix(path.into())),
+            _ => Ok(Self::Address(socket_address(text, expected)?)),
         }
     }
 
@@ -67,6 +70,19 @@ impl Listen {
     pub(super) fn is_loopback(&self) -> bool {
         self.address().is_some_and(|at| at.ip().to_canonical().is_loopback())
     }
+}
+
+/// Parses an address and a port. Fails with `expected`, or because the port is out of range.
+pub fn socket_address(text: &str, expected: &'static str) -> Result<SocketAddr, &'static str> {
+    text.parse().map_err(|_| if has_high_port(text) { PORT_OUT_OF_RANGE } else { expected })
+}
+
+/// Returns whether this would be an address if its port were at most 65535.
+fn has_high_port(text: &str) -> bool {
+    text.rsplit_once(':').is_some_and(|(address, port)| {
+        let is_number = !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit());
+        is_number && format!("{address}:0").parse::<SocketAddr>().is_ok()
+    })
 }
 
 impl From<SocketAddr> for Listen {

@@ -25,7 +25,7 @@ use std::time::Duration;
 use url::Url;
 
 pub use error::{Location, SettingError, redact_keys};
-pub use listen::Listen;
+pub use listen::{Listen, socket_address};
 pub use oidc::{AllowRule, ClientSecret, OidcConfig};
 pub use secrets::{DatabaseUrl, Key, SecretText};
 pub use sections::{Environment, SettingsSource};

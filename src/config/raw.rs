@@ -10,21 +10,19 @@ use super::error::{Location, SettingError};
 use crate::contract::wire::KEY_PREFIX;
 
 const PREFIX: &str = "TOLLGATE_";
-/// Variables with this prefix that are not settings.
-const SECRETS: &[&str] = &[
-    "TOLLGATE_SECRET",
-    "TOLLGATE_SECRET_FILE",
-    "TOLLGATE_WEBHOOK_SECRET",
-    "TOLLGATE_WEBHOOK_SECRET_FILE",
-];
-/// A variable for a list of tables at the top level.
-const WEBHOOKS: &str = "WEBHOOKS";
+/// A list of tables at the top level.
+const WEBHOOKS: &str = "webhooks";
+/// Variables that are no setting of a section, in lower case and without the prefix.
+pub(super) const OTHER_VARIABLES: &[&str] =
+    &["secret", "secret_file", "webhook_secret", "webhook_secret_file", WEBHOOKS];
 
 #[derive(Default)]
 pub(super) struct RawSettings {
     pub(super) sections: RawTable,
     /// The file has syntax errors, so nothing can be concluded from missing settings.
     pub(super) broken: bool,
+    /// Variables with our prefix that name no setting, without the prefix.
+    pub(super) strays: Vec<(Location, String)>,
 }
 
 pub(super) type RawTable = BTreeMap<String, (Location, RawNode)>;
@@ -56,7 +54,7 @@ impl RawSettings {
         }
         for (variable, value) in source.environment {
             if let Some(rest) = variable.strip_prefix(PREFIX)
-                && !SECRETS.contains(&variable.as_str())
+                && !is_secret(rest)
                 && !is_service_link(rest, value)
             {
                 raw.overlay(variable, rest, value, errors);
@@ -85,15 +83,13 @@ impl RawSettings {
         let text =
             || RawNode { location: location.clone(), value: RawValue::Text(value.to_owned()) };
         let has_key = value.contains(KEY_PREFIX);
-        if rest == WEBHOOKS && !has_key {
-            self.sections.insert(WEBHOOKS.to_ascii_lowercase(), (location.clone(), text()));
+        let is_upper = !rest.chars().any(char::is_lowercase);
+        if is_upper && rest.eq_ignore_ascii_case(WEBHOOKS) && !has_key {
+            self.sections.insert(WEBHOOKS.to_owned(), (location.clone(), text()));
             return;
         }
-        let is_upper = !rest.chars().any(char::is_lowercase);
         let Some((section, name)) = rest.split_once("__").filter(|_| is_upper) else {
-            let text = "unknown variable, expected TOLLGATE_SECTION__NAME in upper case, such as \
-                        TOLLGATE_SERVER__LISTEN";
-            return errors.push(SettingError::new(location, text));
+            return self.strays.push((location, rest.to_owned()));
         };
         if has_key {
             return errors.push(SettingError::new(location, KEY_IN_SETTINGS));
@@ -199,6 +195,12 @@ fn node(value: Spanned<DeValue<'_>>, locate: &dyn Fn(usize) -> Location) -> RawN
         DeValue::Datetime(_) => RawValue::Other("a date"),
     };
     RawNode { location, value }
+}
+
+/// Returns whether this is the rest of a variable that holds, or names, a secret.
+fn is_secret(rest: &str) -> bool {
+    let secrets = OTHER_VARIABLES.iter().filter(|name| **name != WEBHOOKS);
+    secrets.map(|name| name.to_ascii_uppercase()).any(|name| name == rest)
 }
 
 /// Returns whether a container platform set this variable for a service named `tollgate`.

@@ -1,8 +1,8 @@
 //! Reads tables of settings, and finds names that are unknown because nothing read them.
 
 use super::Parsed;
-use super::error::{Location, SettingError, former_name, unknown_name};
-use super::raw::{RawNode, RawSettings, RawTable, RawValue};
+use super::error::{Location, SettingError, former_name, unknown_name, unknown_variable};
+use super::raw::{OTHER_VARIABLES, RawNode, RawSettings, RawTable, RawValue};
 
 #[derive(Default)]
 pub(super) struct SettingsReader {
@@ -92,6 +92,9 @@ impl SettingsReader {
         }
         let unknown = self.unknown.into_iter();
         self.errors.extend(unknown.map(|(at, name)| unknown_name(at, &name, &self.known)));
+        let names = || self.known.iter().map(String::as_str).chain(OTHER_VARIABLES.iter().copied());
+        let strays = raw.strays.iter();
+        self.errors.extend(strays.map(|(at, rest)| unknown_variable(at, rest, names())));
         self.errors.sort();
         self.errors.dedup();
         (self.errors, self.known)

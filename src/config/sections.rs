@@ -46,7 +46,8 @@ impl Settings {
         let mut reader = SettingsReader::default();
         let raw = RawSettings::parse(source, &mut reader.errors);
         if raw.broken {
-            return Err(reader.finish(&RawSettings::default()).0);
+            let strays = RawSettings { strays: raw.strays, ..RawSettings::default() };
+            return Err(reader.finish(&strays).0);
         }
         let (settings, errors, _) = interpret(source, &raw, reader);
         if errors.is_empty() { Ok(settings) } else { Err(errors) }

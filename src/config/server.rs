@@ -8,7 +8,8 @@ use url::Url;
 
 use super::read::Section;
 use super::{
-    AcmeConfig, Listen, MAX_ACME_NAMES, ServerConfig, StoreConfig, TlsConfig, TlsFiles, value,
+    AcmeConfig, Listen, MAX_ACME_NAMES, ServerConfig, StoreConfig, TlsConfig, TlsFiles,
+    socket_address, value,
 };
 
 const fn secs(seconds: u64) -> Duration {
@@ -71,7 +72,7 @@ pub(super) fn server(
 fn listen(section: &mut Section<'_>) -> Vec<Listen> {
     let default = vec![SocketAddr::from(([127, 0, 0, 1], 8080)).into()];
     // In a variable, `[::1]:8080` is an address, but `["…"]` is a list.
-    let is_list = |text: &str| text.starts_with('[') && text.parse::<SocketAddr>().is_err();
+    let is_list = |text: &str| text.starts_with('[') && socket_address(text, "") == Err("");
     if !section.is_structured("listen", is_list) {
         return section.optional("listen", Listen::parse).map_or(default, |listen| vec![listen]);
     }

@@ -1,8 +1,9 @@
-//! What admins change over HTTP: members, groups and budgets. The command line makes the same changes of the store.
+//! What admins change over HTTP: members, groups, budgets and logins. The command line makes the same changes of the store.
 
 mod budgets;
 mod groups;
 mod members;
+mod users;
 
 use std::sync::Arc;
 

@@ -110,13 +110,12 @@ impl MeReport {
             rows = read.map_err(|_| Problem::new(&LEDGER_UNAVAILABLE))?;
         }
         let SubjectToken { name, prefix, created_at, expires_at, last_used, .. } = token;
-        let last_day = Date::at(expires_at.saturating_sub(Duration::from_secs(1)));
         Ok(json!({
             "name": &**name,
             "prefix": &**prefix,
             "created": clock::iso8601(*created_at),
             "last_used": last_used.map(clock::iso8601),
-            "until": last_day.to_string(),
+            "until": Date::before(*expires_at).to_string(),
             "budgets": rows.iter().map(BudgetRow::document).collect::<Vec<_>>(),
         }))
     }

@@ -7,9 +7,12 @@ use serde_json::{Value, json};
 
 use super::{Reports, add_extra, budget_rows, unavailable};
 use crate::clock::iso8601;
+use crate::contract::money::Usd;
 use crate::problem::Problem;
 use crate::response::{self, Response};
-use crate::store::{BudgetScope, Caller, Extra, Member, PeriodSpend, Store, Unavailable};
+use crate::store::{
+    BudgetScope, Caller, Extra, Member, Period, PeriodSpend, SpendLimit, Store, Unavailable,
+};
 
 /// A member, and what it has spent in the current periods.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -52,23 +55,32 @@ async fn with_spend(store: &Store, members: Vec<Member>) -> Result<Vec<MemberSpe
 impl Reports {
     pub async fn admin_members(&self) -> Result<Response, Problem> {
         let listed = list_with_spend(&self.store).await.map_err(unavailable)?;
-        Ok(response::json(StatusCode::OK, &document(&listed)))
+        Ok(response::json(StatusCode::OK, &document(&listed, self.caller_budget)))
     }
 
     /// Returns the row of one member, or `None` if it cannot be read.
     pub async fn member(&self, name: &str) -> Option<Value> {
         let mut members = self.store.members().await.ok()?;
         members.retain(|member| *member.name == *name);
-        Some(row(with_spend(&self.store, members).await.ok()?.first()?))
+        Some(row(with_spend(&self.store, members).await.ok()?.first()?, self.caller_budget))
     }
 }
 
-pub fn document(listed: &[MemberSpend]) -> Value {
-    json!({ "members": listed.iter().map(row).collect::<Vec<_>>() })
+/// `shared` is `budget.caller`, which applies to each member in addition to its own budget.
+pub fn document(listed: &[MemberSpend], shared: SpendLimit) -> Value {
+    json!({ "members": listed.iter().map(|one| row(one, shared)).collect::<Vec<_>>() })
 }
 
-fn row(listed: &MemberSpend) -> Value {
+fn row(listed: &MemberSpend, shared: SpendLimit) -> Value {
     let MemberSpend { member, spent, extra, .. } = listed;
+    let mut budgets = budget_rows(member.own_budget, spent, *extra);
+    let effective = member.own_budget.stricter(shared);
+    let effective = effective.raised(extra.map_or(Usd::ZERO, |extra| extra.amount));
+    for (row, period) in budgets.iter_mut().zip(Period::ALL) {
+        let limit = effective.get(period);
+        row["effective"] = json!(limit);
+        row["effective_micros"] = json!(limit.map(Usd::as_micros));
+    }
     let mut row = json!({
         "name": &*member.name,
         "role": member.role.name(),
@@ -78,7 +90,7 @@ fn row(listed: &MemberSpend) -> Value {
         "added": iso8601(member.added_at),
         "revoked": member.revoked_at.map(iso8601),
         "may_buy": member.may_buy.as_ref().map(|rule| rule.names().collect::<Vec<_>>()),
-        "budgets": budget_rows(member.own_budget, spent, *extra),
+        "budgets": budgets,
     });
     // It also raises `budget.caller`, which is no row.
     add_extra(&mut row, *extra);

@@ -14,7 +14,6 @@ pub mod usage;
 use serde_json::{Value, json};
 
 use crate::billing::summary::BillingSummary;
-use crate::clock::iso8601;
 use crate::contract::money::Usd;
 use crate::problem::{LEDGER_UNAVAILABLE, Problem};
 use crate::store::{Extra, Period, PeriodSpend, SpendLimit, Store, Unavailable};
@@ -23,6 +22,8 @@ use queue::ReportQueue;
 pub struct Reports {
     pub store: Store,
     pub summary: BillingSummary,
+    /// `budget.caller`.
+    pub caller_budget: SpendLimit,
     /// Whether callers are identified by more than an IP address.
     pub identifies_callers: bool,
     pub queue: ReportQueue,
@@ -47,10 +48,10 @@ fn budget_rows(limit: SpendLimit, spent: &PeriodSpend, extra: Option<Extra>) -> 
 }
 
 fn add_extra(row: &mut Value, extra: Option<Extra>) {
-    let Some(Extra { amount, until }) = extra else { return };
-    row["extra"] = json!(amount);
-    row["extra_micros"] = json!(amount.as_micros());
-    row["extra_until"] = json!(iso8601(until));
+    let Some(extra) = extra else { return };
+    row["extra"] = json!(extra.amount);
+    row["extra_micros"] = json!(extra.amount.as_micros());
+    row["extra_until"] = json!(extra.last_day().to_string());
 }
 
 fn unavailable(error: Unavailable) -> Problem {

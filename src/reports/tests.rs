@@ -60,6 +60,7 @@ fn reports_with(listing: Option<String>) -> TestReports {
         reports: Reports {
             store: store.clone(),
             summary,
+            caller_budget: SpendLimit::NONE,
             identifies_callers: true,
             queue: ReportQueue::default(),
         },
@@ -222,7 +223,7 @@ async fn members_are_listed_with_budgets_and_spend_and_without_tokens() {
     test.store.change_member(&operator(), "bob".into(), MemberChange::Revoke).await.unwrap();
     test.buy("member:ann", "alpha", Usd::mills(3), charged(Usd::mills(3))).await;
     let json = text(test.reports.admin_members().await.unwrap()).await;
-    let ann = r#"{"name":"ann","role":"admin","state":"active","token_prefix":"tg_abcdef","added":"2025-11-20T12:00:00.000Z","revoked":null,"may_buy":null,"group":null,"budgets":[{"period":"day","limit":"5.000000","limit_micros":5000000,"spent":"0.003000","spent_micros":3000},{"period":"week","limit":null,"limit_micros":null,"spent":"0.003000","spent_micros":3000},{"period":"month","limit":null,"limit_micros":null,"spent":"0.003000","spent_micros":3000},{"period":"ever","limit":null,"limit_micros":null,"spent":"0.003000","spent_micros":3000}]}"#;
+    let ann = r#"{"name":"ann","role":"admin","state":"active","token_prefix":"tg_abcdef","added":"2025-11-20T12:00:00.000Z","revoked":null,"may_buy":null,"group":null,"budgets":[{"period":"day","limit":"5.000000","limit_micros":5000000,"effective":"5.000000","effective_micros":5000000,"spent":"0.003000","spent_micros":3000},{"period":"week","limit":null,"limit_micros":null,"effective":null,"effective_micros":null,"spent":"0.003000","spent_micros":3000},{"period":"month","limit":null,"limit_micros":null,"effective":null,"effective_micros":null,"spent":"0.003000","spent_micros":3000},{"period":"ever","limit":null,"limit_micros":null,"effective":null,"effective_micros":null,"spent":"0.003000","spent_micros":3000}]}"#;
     let members = parse(&json)["members"].take();
     assert_eq!(members[0], parse(ann));
     assert_eq!((&members[1]["name"], &members[1]["state"]), (&json!("bob"), &json!("revoked")));

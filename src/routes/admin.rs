@@ -1,10 +1,14 @@
 //! `/bff/admin/…`: what admins read and change.
 
+use std::borrow::Cow;
+
 use http::StatusCode;
+use percent_encoding::percent_decode_str;
 use serde_json::json;
 
 use super::{HandlerContext, bff};
 use crate::clock;
+use crate::problem::{NOT_FOUND, Problem};
 use crate::reports::budget_requests;
 use crate::response::{self, HandlerResult};
 use crate::validate::{self, Raise};
@@ -51,6 +55,11 @@ pub(super) async fn raise_member(cx: HandlerContext) -> HandlerResult {
     Ok(response::json(StatusCode::CREATED, &member))
 }
 
+pub(super) async fn end_logins(cx: HandlerContext) -> HandlerResult {
+    cx.handlers.people.end_logins(&cx.call.caller, &cx.decoded_name()?).await?;
+    Ok(bff::no_content([]))
+}
+
 pub(super) async fn add_group(cx: HandlerContext) -> HandlerResult {
     let (name, budget) = validate::new_group(&cx.call.body)?;
     cx.handlers.people.add_group(&cx.call.caller, &name, budget).await?;
@@ -87,6 +96,12 @@ impl HandlerContext {
     /// Returns the part of the path that the `*` of the route stands for.
     fn path_name(&self) -> &str {
         self.call.route.segment(self.call.head.uri.path())
+    }
+
+    /// Returns that part without its percent-encoding.
+    pub(super) fn decoded_name(&self) -> Result<Cow<'_, str>, Problem> {
+        let name = percent_decode_str(self.path_name()).decode_utf8();
+        name.map_err(|_| Problem::new(&NOT_FOUND))
     }
 
     fn names_on_sale(&self) -> Vec<&str> {

@@ -1,12 +1,11 @@
 //! `/bff/tokens`: the tokens of a login service's user. Only a browser's session manages them.
 
 use http::StatusCode;
-use percent_encoding::percent_decode_str;
 use serde_json::json;
 
 use super::HandlerContext;
 use crate::clock;
-use crate::problem::{FORBIDDEN, NOT_FOUND, Problem, RATE_LIMITED};
+use crate::problem::{FORBIDDEN, Problem, RATE_LIMITED};
 use crate::response::{self, HandlerResult, Response};
 use crate::validate;
 
@@ -37,8 +36,7 @@ pub(super) async fn add(cx: HandlerContext) -> HandlerResult {
 
 pub(super) async fn remove(cx: HandlerContext) -> HandlerResult {
     let cookie = session_cookie(&cx)?;
-    let name = cx.call.route.segment(cx.call.head.uri.path());
-    let name = percent_decode_str(name).decode_utf8().map_err(|_| Problem::new(&NOT_FOUND))?;
+    let name = cx.decoded_name()?;
     admit(&cx)?;
     cx.handlers.access.remove_own_token(cookie, &name).await?;
     let mut response = Response::default();

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{Caller, Extra, Member, MemberChange, Selection, SpendLimit, SubjectToken};
-use crate::clock::iso8601;
+use crate::clock::Date;
 use crate::contract::member::LimitChange;
 use crate::contract::money::Usd;
 
@@ -154,17 +154,17 @@ pub(super) fn describe(member: &Member) -> String {
     MemberField::DESCRIBED.into_iter().filter_map(text).collect::<Vec<_>>().join(", ")
 }
 
-/// Describes a user's token, such as `laptop (tg_abc123), until 2026-12-01T00:00:00.000Z, budget
-/// 5.00/day`.
+/// Describes a user's token, such as `laptop (tg_abc123), through 2026-11-30, budget 5.00/day`.
 pub(super) fn describe_token(token: &SubjectToken) -> String {
     let SubjectToken { name, prefix, budget, expires_at, .. } = token;
     let budget = budget_text(*budget).map(|text| format!(", budget {text}"));
-    format!("{name} ({prefix}), until {}{}", iso8601(*expires_at), budget.unwrap_or_default())
+    let last_day = Date::before(*expires_at);
+    format!("{name} ({prefix}), through {last_day}{}", budget.unwrap_or_default())
 }
 
-/// Formats an extra such as `2.50 until 2026-12-01T00:00:00.000Z`.
-pub(super) fn extra_text(Extra { amount, until }: Extra) -> String {
-    format!("{} until {}", amount_text(amount), iso8601(until))
+/// Formats an extra such as `2.50 through 2026-11-30`.
+pub(super) fn extra_text(extra: Extra) -> String {
+    format!("{} through {}", amount_text(extra.amount), extra.last_day())
 }
 
 /// Formats limits such as `5.00/day 50.00/month`; `None` without one.

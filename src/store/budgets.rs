@@ -40,6 +40,11 @@ impl Extra {
     pub fn through(amount: Usd, last_day: Date) -> Self {
         Self { amount, until: Date::from_days(last_day.days() + 1).start() }
     }
+
+    /// Returns the last UTC day on which it is in force.
+    pub fn last_day(self) -> Date {
+        Date::before(self.until)
+    }
 }
 
 /// What the ledger keeps about a scope's limits.

@@ -13,6 +13,8 @@ use crate::contract::money::Usd;
 use crate::problem::Problem;
 
 const MAX_REASON: usize = 500;
+const AMOUNT: &str = "dollars as text, such as \"5.00\"";
+const GRANT: &str = "dollars as text, such as \"5.00\"; or send {\"decline\": true}";
 
 /// An amount that raises limits until the end of a UTC day.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,22 +29,22 @@ pub fn extra(payload: &[u8], today: Date) -> Result<Raise, Problem> {
     json::read_object(payload, &mut body)?;
     let mut faults = Faults::default();
     let [amount, until] = body.finish(&mut faults);
-    let (amount, until) = (sum(&mut faults, "/amount", amount), day(&mut faults, until, today));
+    let amount = sum(&mut faults, ("/amount", AMOUNT), amount);
+    let until = day(&mut faults, until, today);
     raise(faults, amount, until)
 }
 
-/// Reads the body of `POST /bff/budget-requests`: an amount and a reason.
+/// Reads the body of `POST /bff/budget-requests`: an amount, and the reason if there is one.
 pub fn budget_request(payload: &[u8]) -> Result<(Usd, String), Problem> {
     let mut body = Texts::new(["amount", "reason"]);
     json::read_object(payload, &mut body)?;
     let mut faults = Faults::default();
     let [amount, reason] = body.finish(&mut faults);
-    let amount = sum(&mut faults, "/amount", amount);
-    let reason = required(&mut faults, "/reason", reason).and_then(|reason| {
-        checked(&mut faults, "/reason", check_reason(&reason)).map(|()| reason.into_owned())
-    });
-    match amount.zip(reason).filter(|_| faults.is_empty()) {
-        Some(request) => Ok(request),
+    let amount = sum(&mut faults, ("/amount", AMOUNT), amount);
+    let reason = present(&mut faults, "/reason", reason).unwrap_or_default();
+    checked(&mut faults, "/reason", check_reason(&reason));
+    match amount.filter(|_| faults.is_empty()) {
+        Some(amount) => Ok((amount, reason.into_owned())),
         None => Err(faults.into_problem()),
     }
 }
@@ -55,7 +57,8 @@ pub fn budget_answer(payload: &[u8], today: Date) -> Result<Option<Raise>, Probl
     let mut faults = Faults::default();
     if decline.is_absent() {
         let [amount, until] = texts.finish(&mut faults);
-        let (amount, until) = (sum(&mut faults, "/grant", amount), day(&mut faults, until, today));
+        let amount = sum(&mut faults, ("/grant", GRANT), amount);
+        let until = day(&mut faults, until, today);
         return raise(faults, amount, until).map(Some);
     }
     let is_alone = texts.values.iter().all(Field::is_absent);
@@ -77,25 +80,30 @@ fn raise(faults: Faults, amount: Option<Usd>, until: Option<Date>) -> Result<Rai
 
 type Text<'a> = Field<Cow<'a, str>>;
 
-fn required<'a>(faults: &mut Faults, pointer: &str, field: Text<'a>) -> Option<Cow<'a, str>> {
-    let missing = field.missing("see docs/reference/http.md");
+fn required<'a>(
+    faults: &mut Faults,
+    (pointer, purpose): (&str, &str),
+    field: Text<'a>,
+) -> Option<Cow<'a, str>> {
+    let missing = field.missing(purpose);
     missing.into_iter().for_each(|detail| faults.push(pointer, "required", detail));
     present(faults, pointer, field)
 }
 
-fn sum(faults: &mut Faults, pointer: &str, field: Text<'_>) -> Option<Usd> {
-    let text = required(faults, pointer, field)?;
+fn sum(faults: &mut Faults, of: (&str, &str), field: Text<'_>) -> Option<Usd> {
+    let text = required(faults, of, field)?;
     let amount = parse_amount(&text).and_then(|amount| {
         let expected = || "expected more than 0".to_owned();
         (amount > Usd::ZERO).then_some(amount).ok_or_else(expected)
     });
-    checked(faults, pointer, amount)
+    checked(faults, of.0, amount)
 }
 
 fn day(faults: &mut Faults, field: Text<'_>, today: Date) -> Option<Date> {
-    let text = required(faults, "/until", field)?;
+    let purpose = "the last day, a UTC date such as 2026-11-30";
+    let text = required(faults, ("/until", purpose), field)?;
     let date = text.parse().ok().filter(|date: &Date| date.days() >= today.days());
-    let expected = "expected a date that is not past, such as 2026-12-01";
+    let expected = "expected a date that is not past, such as 2026-11-30";
     checked(faults, "/until", date.ok_or(expected))
 }
 
@@ -103,7 +111,8 @@ fn check_reason(reason: &str) -> Result<(), String> {
     if reason.chars().count() > MAX_REASON {
         return Err(format!("expected at most {MAX_REASON} characters"));
     }
-    if reason.is_empty() || blank(reason).is_some() || reason.chars().any(char::is_control) {
+    let is_blank = !reason.is_empty() && blank(reason).is_some();
+    if is_blank || reason.chars().any(char::is_control) {
         return Err("expected one line of text".to_owned());
     }
     Ok(())

@@ -20,9 +20,11 @@ const TEXT = {
   spending: { label: 'Spending by member, day and model', columns: ['Member', 'Day', 'Model', 'Kind', '>Purchases', '>Spent'] },
   unknown: (count, more, amount) => (count === 1 && !more
     ? `1 purchase (${amount}) has an unknown outcome. ` : `${more ? 'More than ' : ''}${count} purchases (${amount}) have an unknown outcome. `),
-  settle: (count) => [`${count === 1 ? 'It counts' : 'They count'} as spent until settled. To settle, run `, 'tollgate reconcile', ' on the server.'],
+  settle: (count) => `${count === 1 ? 'It counts' : 'They count'} as spent until settled. To settle, run on the server: `,
+  // The sandbox has no account to compare with.
+  command: { live: 'tollgate reconcile', sandbox: 'tollgate purchase resolve ID charged' },
   which: 'Show them',
-  unknowns: { label: 'Unknown outcomes', columns: ['Time', 'Member', 'Model', '>Price'] },
+  unknowns: { label: 'Unknown outcomes', columns: ['Time', 'Member', 'Model', '>Price', 'ID'] },
   balance: 'Account balance',
   spentSoFar: 'Spent so far',
   asOf: (at, stale) => `as of ${at}${stale ? '; the gateway has not answered since' : ''}`,
@@ -38,11 +40,11 @@ const TEXT = {
 const JOBS = 20;
 const TABS = { overview, members: people('members'), groups: people('groups'), videos, account, audit: people('audit') };
 
-let loaded = null, access = null, tab = 'overview', jobsShown = JOBS;
+let loaded = null, access = null, mode = null, tab = 'overview', jobsShown = JOBS;
 
 /** Fills the view in. */
 export function start(catalog) {
-  access = catalog.access;
+  ({ access, mode } = catalog);
   return buildView('admin', TEXT.title, load);
 }
 
@@ -147,12 +149,12 @@ async function saveCsv(days) {
 
 function unknown({ count, more, price_micros: prices, purchases }) {
   if (!count) return [];
-  const [before, command, after] = TEXT.settle(count);
   return [element('div', { class: 'problem', 'data-charged': 'unknown' },
     element('p', {}, element('strong', { text: TEXT.unknown(count, more, price(prices)) }),
-      before, element('code', { text: command }), after),
+      TEXT.settle(count), element('code', { text: TEXT.command[mode] })),
     element('details', {}, element('summary', { text: TEXT.which }),
-      table(TEXT.unknowns.label, TEXT.unknowns.columns, purchases.map((one) => [time(one.at), plainName(one.caller), one.model, money(one.price_micros)]))))];
+      table(TEXT.unknowns.label, TEXT.unknowns.columns,
+        purchases.map(({ at, caller, model, price_micros: cost, id }) => [time(at), plainName(caller), model, money(cost), id]))))];
 }
 
 function account({ billing: { account: said, stale, checkpoints } }) {
@@ -189,7 +191,7 @@ function videos({ jobs }) {
   if (!jobs.length) return [element('p', { class: 'empty', text: TEXT.noVideos })];
   const rest = jobs.length - jobsShown;
   return [table(TEXT.videos.label, TEXT.videos.columns, jobs.slice(0, jobsShown).map((job) =>
-    [time(job.ordered_at), plainName(job.owner), job.model, job.state, money(job.price_micros)])),
+    [time(job.ordered_at), plainName(job.owner), job.model, job.state, money(job.price_micros)]), { cards: true }),
   rest > 0 ? button(TEXT.more(rest), () => {
     jobsShown = Infinity;
     void draw();

@@ -1,7 +1,7 @@
 /** The tabs of the admin view in which people are managed: members, groups, and the log of what admins changed. */
 
 import { announce, button, element, notice } from '../core/dom.js';
-import { price } from '../core/format.js';
+import { price, utcDay } from '../core/format.js';
 import { amountField, askFor, confirmField, limitFields, showToken, untilField } from '../core/forms.js';
 import { sentence } from '../core/problems.js';
 import { read, send } from '../core/site.js';
@@ -15,7 +15,7 @@ const TEXT = {
   noMembers: 'No members yet.',
   noMatches: 'No members match.',
   used: (spent, limit) => `${spent} of ${limit}`,
-  extra: (amount, until) => `${amount} more each until ${until}`,
+  extra: (amount, until) => `${amount} extra each through ${until}`,
   bar: (name) => `Budget of ${name}, used today`,
   periods: { week: 'this week', month: 'this month', ever: 'in all' },
   add: 'Add a member',
@@ -31,7 +31,7 @@ const TEXT = {
   saved: (name) => `${name} is saved`,
   raise: 'Raise for a while',
   raiseOf: (name) => `Raise the budgets of ${name}`,
-  aboutRaise: 'Each of its limits is raised by this amount until the end of that day (UTC).',
+  aboutRaise: 'Each of its limits is raised by this amount through that day (UTC).',
   token: 'New token',
   tokenOf: (name) => `Token of ${name}`,
   aboutToken: 'The present token stops working at once.',
@@ -39,6 +39,11 @@ const TEXT = {
   revoke: 'Revoke',
   revokeOf: (name) => `Revoke ${name}`,
   aboutRevoke: 'The token stops working at once, for good. The spending stays in the reports.',
+  end: 'End a user’s sign-ins',
+  user: 'User',
+  userHint: 'The name as in Overview.',
+  aboutEnd: 'All sessions and API tokens of this user end at once. The user can sign in again.',
+  ended: 'The user is signed out everywhere.',
   asks: (name, amount) => `${name} asks for ${amount} more`,
   grant: 'Grant',
   decline: 'Decline',
@@ -77,15 +82,18 @@ const patch = (path) => (changed) => (Object.keys(changed).length ? send('PATCH'
 
 const adder = (label, add) => element('button', { type: 'button', id: 'admin-add', class: 'primary', text: label, click: add });
 
-const used = ({ limit_micros: limit, spent_micros: spent }) => (limit === null ? price(spent) : TEXT.used(price(spent), price(limit)));
+/** The limit that applies: for a member, the lower one of its own and of the setting for all. */
+const limitOf = ({ limit_micros: own, effective_micros: limit = own }) => limit;
+
+const used = (row) => (limitOf(row) === null ? price(row.spent_micros) : TEXT.used(price(row.spent_micros), price(limitOf(row))));
 
 /** The cells of budgets: today with a bar, then the month and what else has a limit. */
 function budgetCells({ name, budgets, extra_micros: extra, extra_until: until }) {
   const today = budgets.find(({ period }) => period === 'day');
-  const bar = today.limit_micros && element('progress', { max: today.limit_micros, value: today.spent_micros, 'aria-label': TEXT.bar(name) });
-  const others = budgets.filter(({ period, limit_micros: limit }) => period === 'month' || (period !== 'day' && limit !== null));
+  const bar = limitOf(today) && element('progress', { max: limitOf(today), value: today.spent_micros, 'aria-label': TEXT.bar(name) });
+  const others = budgets.filter((row) => row.period === 'month' || (row.period !== 'day' && limitOf(row) !== null));
   const lines = others.map((row) => `${used(row)} ${TEXT.periods[row.period]}`);
-  if (extra) lines.push(TEXT.extra(price(extra), dayOf(until)));
+  if (extra) lines.push(TEXT.extra(price(extra), utcDay(until)));
   return [{ node: element('span', { class: 'budget' }, used(today), bar || null), by: today.spent_micros },
     { node: element('span', { class: 'budget' }, lines.map((text) => element('span', { text }))), by: others[0]?.spent_micros ?? 0 }];
 }
@@ -112,8 +120,14 @@ export async function members(view) {
     title: TEXT.add, label: TEXT.add, fields: [{ name: 'name', label: TEXT.name }, ...memberFields({}, groups)],
     send: (request) => send('POST', '/bff/admin/members', request),
   });
+  const end = () => askFor({
+    title: TEXT.end, about: TEXT.aboutEnd, label: TEXT.end, fields: [{ name: 'user', label: TEXT.user, hint: TEXT.userHint }],
+    send: ({ user = '-' }) => send('DELETE', `/bff/admin/users/${encodeURIComponent(user.replace(/^subject:/, ''))}/logins`),
+    done: () => notice(TEXT.ended),
+  });
+  const act = { members: [TEXT.add, add], oidc: [TEXT.end, end] }[view.access];
   return [...view.requests.map((one) => request(view, one)),
-    element('div', { class: 'usage-head' }, element('div', { class: 'find' }, field), view.access === 'members' ? adder(TEXT.add, add) : null), place];
+    element('div', { class: 'usage-head' }, element('div', { class: 'find' }, field), act ? adder(...act) : null), place];
 }
 
 const memberFields = ({ role = 'member', group, may_buy: mayBuy, budgets }, groups) => [

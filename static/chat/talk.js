@@ -469,6 +469,6 @@ function when({ at, took }) {
   const time = new Date(at);
   return element('time', {
     datetime: time.toISOString(), title: took > 0 ? TEXT.tookAt(time.toLocaleString(), Math.max(1, Math.round(took / 1000))) : time.toLocaleString(),
-    text: time.toLocaleTimeString([], { hour: '2-digit', minute: '2-digit' }),
+    text: time.toLocaleTimeString([], { hour: 'numeric', minute: '2-digit' }),
   });
 }

@@ -14,11 +14,11 @@ export function price(amount) {
 }
 
 /**
- * Formats what is left: whole cents from a dollar on, three decimals below. It rounds down, so that it never promises more than
+ * Formats what is left: whole cents from a dollar on and for nothing, else three decimals. It rounds down, so that it never promises more than
  * there is.
  */
 export function amountLeft(amount) {
-  const [unit, digits] = amount >= 1_000_000 ? [10_000, 2] : [1_000, 3];
+  const [unit, digits] = amount >= 1_000_000 || amount === 0 ? [10_000, 2] : [1_000, 3];
   const rest = Math.floor((amount % 1_000_000) / unit);
   return `${dollars.format(Math.floor(amount / 1_000_000))}.${String(rest).padStart(digits, '0')}`;
 }
@@ -53,6 +53,9 @@ export function clock(milliseconds) {
   const two = (number) => String(number).padStart(2, '0');
   return (hours ? `${hours}:${two(minutes)}` : String(minutes)) + `:${two(seconds % 60)}`;
 }
+
+/** Formats a day that begins and ends in UTC, such as the last one of an extra: `Nov 30, 2026`. */
+export const utcDay = (day) => new Date(day).toLocaleDateString([], { dateStyle: 'medium', timeZone: 'UTC' });
 
 /** Returns the name of a budget of `GET /bff/me`: `You, today`. */
 export const nameOfBudget = ({ scope, period }) => `${TEXT.scopes[scope] ?? scope}, ${TEXT.periods[period] ?? period}`;

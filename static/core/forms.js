@@ -9,7 +9,7 @@ const TEXT = {
   limits: { day: 'Limit per day', week: 'Limit per week', month: 'Limit per month', ever: 'Limit in all' },
   noLimit: 'No limit',
   amount: 'Amount in $',
-  until: 'Until',
+  until: 'Through',
   token: 'Token',
   once: 'Copy the token now. It is not shown again.',
 };
@@ -67,7 +67,7 @@ export function askFor({ title, about, fields = [], label, send, done, more = []
       row?.say(detail);
       return !row;
     });
-    fault.textContent = rest.map((one) => (one === problem ? `${sentence(problem)} ${problem.detail}` : one.detail)).join(' ');
+    fault.textContent = rest.map((one) => (one === problem && !problem.status ? '' : one.detail) || sentence(problem)).join(' ');
     rows.find(({ input }) => input.ariaInvalid)?.input.focus();
   };
   const made = openSheet(title, { class: 'form' }, element('form', { submit, novalidate: true, autocomplete: 'off' },

@@ -1,7 +1,7 @@
 /** What is left: each budget with its bar and the time it renews, the account's balance, and why they do not cover a price. */
 
 import { element } from './dom.js';
-import { amountLeft, nameOfBudget, price } from './format.js';
+import { amountLeft, nameOfBudget, price, utcDay } from './format.js';
 import { canSpend, learnFunds, read } from './site.js';
 
 const TEXT = {
@@ -10,7 +10,7 @@ const TEXT = {
   bar: (name) => `${name}, left`,
   renews: (when, hours) => `Renews ${when}${hours === null ? '' : hours < 1 ? ', in less than an hour' : `, in ${hours} h`}`,
   never: 'Does not renew',
-  extra: (amount, until) => `, with ${amount} extra until ${until}`,
+  extra: (amount, until) => `, with ${amount} extra through ${until}`,
   account: 'Account balance',
   asOf: (time) => `As of ${time}; the gateway has not answered since.`,
   budget: (name, left, cost, renews) => `${name}: ${left} left. This costs ${cost}. The budget ${renews ? `renews ${renews}` : 'does not renew'}.`,
@@ -28,7 +28,7 @@ export function funds({ balance, budgets }) {
 }
 
 function budget(one) {
-  const extra = one.extra_micros ? TEXT.extra(price(one.extra_micros), dateOf(one.extra_until)) : '';
+  const extra = one.extra_micros ? TEXT.extra(price(one.extra_micros), utcDay(one.extra_until)) : '';
   return element('li', {},
     element('strong', { text: nameOfBudget(one) }),
     element('span', { text: TEXT.left(amountLeft(one.left_micros), price(one.limit_micros)) }),
@@ -64,6 +64,6 @@ export async function shortOf(amount) {
   const [least] = me.budgets.filter(({ left_micros: left }) => left < amount).sort((one, other) => (end(one) < end(other) ? 1 : -1));
   if (!least) return TEXT.balance(price(amount));
   const isFar = ['month', 'week'].includes(least.period);
-  const renews = least.renews && new Date(least.renews).toLocaleString([], { weekday: 'short', hour: '2-digit', minute: '2-digit', ...(isFar && { day: 'numeric', month: 'short' }) });
+  const renews = least.renews && new Date(least.renews).toLocaleString([], { weekday: 'short', hour: 'numeric', minute: '2-digit', ...(isFar && { day: 'numeric', month: 'short' }) });
   return TEXT.budget(nameOfBudget(least), amountLeft(least.left_micros), price(amount), renews);
 }

@@ -2,6 +2,7 @@
 
 import { button, element, openSheet } from '../core/dom.js';
 import { askFor, limitFields, showToken, untilField } from '../core/forms.js';
+import { utcDay } from '../core/format.js';
 import { funds } from '../core/funds.js';
 import { sentence } from '../core/problems.js';
 import { read, send } from '../core/site.js';
@@ -10,7 +11,7 @@ const TEXT = {
   title: 'API tokens',
   about: 'A token lets a program chat and make videos for you, on your budget.',
   none: 'No tokens yet.',
-  facts: (prefix, created, used, until) => `${prefix}…, made ${created}, ${used ? `last used ${used}` : 'never used'}, ends ${until}`,
+  facts: (prefix, created, used, until) => `${prefix}…, made ${created}, ${used ? `last used ${used}` : 'never used'}, valid through ${until}`,
   make: 'New token',
   name: 'Name',
   nameHint: 'The program that will use it.',
@@ -19,9 +20,6 @@ const TEXT = {
   revokeOf: (name) => `Revoke ${name}`,
   aboutRevoke: 'Programs that use it are refused at once.',
 };
-
-/** A token ends with a UTC day. */
-const dayOf = (time) => time && new Date(time).toLocaleDateString([], { dateStyle: 'medium', timeZone: 'UTC' });
 
 /** Opens the dialog, or brings it up to date. */
 export async function tokens() {
@@ -38,7 +36,7 @@ const show = (...parts) => openSheet(TEXT.title, {}, element('p', { text: TEXT.a
 const row = ({ name, prefix, created, last_used: used, until, budgets }) => element('li', {},
   element('strong', { text: name }),
   element('button', { type: 'button', class: 'quiet small', text: TEXT.revoke, 'aria-label': TEXT.revokeOf(name), click: () => revoke(name) }),
-  element('span', { class: 'hint', text: TEXT.facts(prefix, dayOf(created), dayOf(used), dayOf(until)) }),
+  element('span', { class: 'hint', text: TEXT.facts(prefix, utcDay(created), used && utcDay(used), utcDay(until)) }),
   budgets.length ? funds({ budgets }) : null);
 
 const make = () => askFor({

@@ -24,7 +24,7 @@ export const TEXT = {
   empty: 'No purchases in this period.',
   ask: 'Ask for more budget',
   aboutAsk: 'Your admins see this, and can raise your budgets for a while.',
-  reason: 'What for?',
+  reason: 'What for? (optional)',
   asked: 'Your admins see your request.',
   byModel: 'By model',
   details: 'By day and model',

@@ -257,10 +257,11 @@ function card(job) {
     item.firstChild.dataset.phase = said.phase;
     parts.chip.textContent = TEXT.states[said.phase];
     parts.pick.disabled = said.phase === 'open';
+    drawFrame(said);
+    // It stands on the clip.
     parts.star.hidden = said.phase === 'open' || parts.frame.hidden;
     parts.star.ariaPressed = String(Boolean(current.favourite));
     parts.star.textContent = current.favourite ? '★' : '☆';
-    drawFrame(said);
     parts.said.replaceChildren(...words(current, said));
     drawActions(said);
     tick();
@@ -413,7 +414,7 @@ export function outside(address) {
 
 function day(at) {
   const date = new Date(at);
-  return element('time', { datetime: date.toISOString(), text: date.toLocaleString([], { day: 'numeric', month: 'short', hour: '2-digit', minute: '2-digit' }) });
+  return element('time', { datetime: date.toISOString(), text: date.toLocaleString([], { day: 'numeric', month: 'short', hour: 'numeric', minute: '2-digit' }) });
 }
 
 export const shortened = (text, most) => (text.length > most ? `${[...text].slice(0, most).join('')}…` : text);

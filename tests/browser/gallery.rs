@@ -108,6 +108,26 @@ fn favourite_is_kept_and_found_by_its_filter() {
     page.wait_for_text("No videos match.");
 }
 
+/// Whether the star of the one tile is hidden, or stands beside the badge.
+const STAR_IS_ASIDE: &str = "(([star, chip]) => star.width === 0 || star.bottom <= chip.top || star.right <= chip.left)(
+    ['.star', '.chip'].map((name) => document.querySelector(`#jobs ${name}`).getBoundingClientRect()))";
+
+#[test]
+fn star_never_covers_the_badge_of_a_video_without_a_clip() {
+    let gate = Gate::start();
+    let page = open(&gate);
+    order(&page, "sandbox:fail a lighthouse");
+    page.wait_for_text("The video could not be made");
+    assert_eq!(page.evaluate(STAR_IS_ASIDE), true, "after it has failed");
+    let gone = "http://127.0.0.1:1/clips/0.mp4";
+    keep_jobs(
+        &page,
+        &json!([{"id": "vid_gone", "body": {"status": "completed", "video_url": gone}}]),
+    );
+    page.wait_for_text("An earlier run of the sandbox made this clip.");
+    assert_eq!(page.evaluate(STAR_IS_ASIDE), true, "without a clip");
+}
+
 #[test]
 fn videos_are_narrowed_by_day_model_and_shape_and_sorted() {
     let gate = Gate::start();

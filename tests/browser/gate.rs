@@ -60,8 +60,12 @@ impl Gate {
 
     /// Runs `tollgate member …` beside it, as its operator does, and returns what that prints for programs: a token.
     pub(crate) fn member(&self, words: &[&str]) -> String {
-        let arguments = [&["member"], words].concat();
-        let ran = run(self.folder.path(), &arguments, &[SETTINGS, MEMBERS].concat());
+        self.run(&[&["member"], words].concat())
+    }
+
+    /// Runs a command beside it, and returns what that prints for programs.
+    pub(crate) fn run(&self, words: &[&str]) -> String {
+        let ran = run(self.folder.path(), words, &[SETTINGS, MEMBERS].concat());
         assert_eq!(ran.code, Some(0), "{words:?}: {}", ran.stderr);
         ran.stdout.trim().to_owned()
     }

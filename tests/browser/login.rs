@@ -18,7 +18,9 @@ fn gate_of(service: &LoginService) -> Gate {
         ("TOLLGATE_ACCESS__MODE", "oidc"),
         (
             "TOLLGATE_ACCESS__OIDC",
-            &format!("{{ issuer = \"{issuer}\", client_id = \"tollgate\" }}"),
+            &format!(
+                "{{ issuer = \"{issuer}\", client_id = \"tollgate\", role_claim = \"role\" }}"
+            ),
         ),
         ("TOLLGATE_STORE__URL", "sqlite:tollgate.db"),
     ])
@@ -39,12 +41,18 @@ fn open(gate: &Gate, service: &LoginService, path: &str) -> Page {
 
 /// Presses the button, and comes back from the service as this person.
 fn sign_in(page: &Page, service: &LoginService, gate: &Gate, subject: &str) {
+    sign_in_as(page, service, gate, (subject, "member"));
+}
+
+fn sign_in_as(page: &Page, service: &LoginService, gate: &Gate, (subject, role): (&str, &str)) {
     page.find(LOGIN);
     page.wait_until("document.activeElement.textContent.startsWith('Sign in with')");
     page.press("Enter");
     let address = at_the_service(page);
     let begun = Begun { address };
-    service.vouch(&service.claims(&begun, subject));
+    let mut claims = service.claims(&begun, subject);
+    claims["role"] = json!(role);
+    service.vouch(&claims);
     let callback = begun.callback(&[("code", "c1"), ("iss", &service.issuer())]);
     page.evaluate(&format!(
         "void (location.href = {})",
@@ -98,4 +106,30 @@ fn signing_out_ends_the_session_in_every_tab_and_at_the_login_service() {
     other.find(LOGIN);
     page.goto(&gate.origin);
     page.find(LOGIN);
+}
+
+#[test]
+fn admin_ends_the_sign_ins_of_a_user() {
+    let service = LoginService::start();
+    let gate = gate_of(&service);
+    let ann = open(&gate, &service, "/");
+    sign_in(&ann, &service, &gate, "ann");
+    ann.find(("button", "Menu: ann the user"));
+    let mut page = open(&gate, &service, "/#admin");
+    page.expect_errors(&["status of 404"]);
+    sign_in_as(&page, &service, &gate, ("root", "admin"));
+    page.find(("tab", "Members")).click();
+    page.find(("button", "End a user’s sign-ins")).click();
+    page.find(("textbox", "User")).fill("nobody");
+    page.press("Enter");
+    page.wait_for_text("no user of this name has signed in");
+    page.evaluate("document.querySelector('dialog input').select()");
+    page.type_text("subject:ann");
+    page.press("Enter");
+    page.wait_for_text("The user is signed out everywhere.");
+    page.find(("button", "Dismiss")).click();
+    ann.reload();
+    ann.find(LOGIN);
+    page.find(("tab", "Audit")).click();
+    page.wait_for_text("subject.revoke");
 }

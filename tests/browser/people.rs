@@ -1,5 +1,7 @@
 //! Admins manage members and groups on the page, and members ask them for more budget.
 
+use serde_json::json;
+
 use crate::appearance::{DARK, LIGHT, VIOLATIONS, load_axe};
 use crate::gate::Gate;
 use crate::page::Page;
@@ -179,7 +181,7 @@ fn member_asks_for_more_budget_and_an_admin_grants_it() {
     hers.find(("link", "Usage")).click();
     hers.find(("button", "Ask for more budget")).click();
     hers.find(("textbox", "Amount in $")).fill("5");
-    hers.find(("textbox", "What for?")).fill("A trailer for the fair");
+    hers.find(("textbox", "What for? (optional)")).fill("A trailer for the fair");
     hers.press("Enter");
     hers.wait_for_text("Your admins see your request.");
 
@@ -190,9 +192,87 @@ fn member_asks_for_more_budget_and_an_admin_grants_it() {
     assert_eq!(page.find(("textbox", "Amount in $")).value(), "5.00");
     page.press("Enter");
     page.find(("tab", "Members"));
-    wait_for_row(&page, "ann", &["$0.00 of $6.00", "$5.00 more each until"]);
+    wait_for_row(&page, "ann", &["$0.00 of $6.00", "$5.00 extra each through"]);
     hers.reload();
     hers.wait_for_text("$6.00 of $6.00 left");
+}
+
+#[test]
+fn page_and_command_line_name_the_same_last_day_of_an_extra() {
+    let gate = Gate::start_for_members();
+    let ada = gate.member(&["add", "ada", "--role", "admin", "--budget", "1.00/day"]);
+    gate.member(&["update", "ada", "--extra", "5.00", "--until", "2199-11-30"]);
+    let page = admin_at(&gate, &ada, "Members");
+    for zone in ["Pacific/Kiritimati", "Pacific/Pago_Pago"] {
+        page.call("Emulation.setTimezoneOverride", json!({"timezoneId": zone}));
+        page.reload();
+        go_to(&page, "Members");
+        wait_for_row(&page, "ada", &["$5.00 extra each through Nov 30, 2199"]);
+        page.find(("link", "Usage")).click();
+        page.wait_for_text("with $5.00 extra through Nov 30, 2199");
+        page.find(("link", "Admin")).click();
+        go_to(&page, "Audit");
+        page.wait_for_text("5.00 through 2199-11-30");
+    }
+}
+
+#[test]
+fn member_without_a_budget_of_its_own_is_listed_with_the_shared_one() {
+    let gate = Gate::start_for_members_with(&[("TOLLGATE_BUDGET__CALLER", "{ day = \"5.00\" }")]);
+    let ada = gate.member(&["add", "ada", "--role", "admin"]);
+    gate.member(&["add", "ann", "--budget", "9.00/day"]);
+    let page = admin_at(&gate, &ada, "Members");
+    wait_for_row(&page, "ada", &["$0.00 of $5.00"]);
+    wait_for_row(&page, "ann", &["$0.00 of $5.00"]);
+    page.find(("button", "Edit ann")).click();
+    assert_eq!(page.find(("textbox", "Limit per day, $")).value(), "9.00");
+    page.press("Escape");
+    page.find(("button", "Edit ada")).click();
+    assert_eq!(page.find(("textbox", "Limit per day, $")).value(), "");
+}
+
+#[test]
+fn label_of_what_is_left_is_shown_in_full() {
+    let gate = Gate::start_for_members();
+    gate.run(&["group", "add", "design", "--budget", "50.00/month"]);
+    let ann = gate.member(&["add", "ann", "--group", "design"]);
+    let page = signed_in(&gate, &ann);
+    page.resize(1200, 800);
+    page.wait_for_text("left this month, your group");
+    let cut = "(({ scrollWidth, clientWidth }) => scrollWidth - clientWidth)(document.querySelector('#left span'))";
+    assert_eq!(page.evaluate(cut), 0);
+}
+
+#[test]
+fn table_of_members_fits_the_page_at_1200_pixels() {
+    let gate = Gate::start_for_members_with(&[(
+        "TOLLGATE_BUDGET__CALLER",
+        "{ day = \"5.00\", month = \"120.00\" }",
+    )]);
+    let ada = gate.member(&["add", "ada", "--role", "admin"]);
+    gate.run(&["group", "add", "design-and-marketing", "--budget", "50.00/month"]);
+    let budgets =
+        ["--budget", "1234.50/day", "--budget", "3000.00/week", "--budget", "9000.00/month"];
+    gate.member(
+        &[&["add", "maximilian.von-mustermann", "--group", "design-and-marketing"], &budgets[..]]
+            .concat(),
+    );
+    gate.member(&[
+        "update",
+        "maximilian.von-mustermann",
+        "--extra",
+        "25.00",
+        "--until",
+        "2199-11-30",
+    ]);
+    gate.member(&["add", "eve"]);
+    gate.member(&["revoke", "eve"]);
+    let page = admin_at(&gate, &ada, "Members");
+    for width in [1200, 1440] {
+        page.resize(width, 800);
+        let table = "(({ scrollWidth, clientWidth }) => scrollWidth - clientWidth)(document.querySelector('#admin-panel .table'))";
+        assert_eq!(page.evaluate(table), 0, "{width}");
+    }
 }
 
 #[test]

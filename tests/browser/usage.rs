@@ -22,6 +22,8 @@ fn usage_is_charted_by_day_and_model_and_exported_as_csv() {
     let page = open(&gate);
     page.find(("link", "Usage")).click();
     page.wait_for_text("No purchases in this period.");
+    let average = "document.querySelector('.figures').innerText.split('Average per day\\n')[1]";
+    assert_eq!(page.evaluate(average), "$0.00");
     page.find(("link", "Chat")).click();
     for (count, model) in [(1, "alpha"), (2, "zeta"), (3, "zeta")] {
         choose_model(&page, model);

@@ -44,6 +44,24 @@ fn video_form_follows_each_models_rules() {
 }
 
 #[test]
+fn generate_stays_in_its_place_when_the_budget_does_not_cover_it() {
+    let gate = Gate::start_with(&[("TOLLGATE_BUDGET__CALLER", "{ day = \"1.00\" }")]);
+    let page = open(&gate);
+    page.resize(1200, 800);
+    page.find(PROMPT).fill("A lighthouse");
+    let places = "(([button, options]) => button.left > options.right - 1 && button.top < options.bottom)(
+        ['video-generate', 'video-options'].map((id) => document.getElementById(id).getBoundingClientRect()))";
+    assert_eq!(page.evaluate(places), true, "beside the options");
+    page.find(GENERATE).click();
+    page.wait_for_text("You, today: $1.00 left. This costs $3.00.");
+    assert_eq!(page.evaluate(places), true, "still beside the options");
+    page.resize(390, 844);
+    page.find(("button", "Options")).click();
+    let row = "['video-more', 'video-generate'].map((id) => document.getElementById(id).getBoundingClientRect()).every(({ bottom }, _, [first]) => Math.abs(bottom - first.bottom) < 12)";
+    assert_eq!(page.evaluate(row), true, "in one row");
+}
+
+#[test]
 fn incomplete_video_form_names_missing_fields_and_asks_for_no_money() {
     let gate = Gate::start();
     let page = open(&gate);

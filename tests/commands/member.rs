@@ -2,6 +2,7 @@
 
 mod many;
 mod may_buy;
+mod printed;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -417,14 +418,22 @@ fn member_list_shows_budgets_and_spending() {
     let mut list: serde_json::Value = serde_json::from_str(&json).expect("JSON");
     let added = list["members"][0]["added"].take();
     assert!(added.as_str().is_some_and(|added| added.starts_with("20")), "{json}");
+    let row = |period: &str, limit: Option<(&str, u64)>, (spent, micros): (&str, u64)| {
+        let (limit, limit_micros) = (limit.map(|it| it.0), limit.map(|it| it.1));
+        serde_json::json!({
+            "period": period, "limit": limit, "limit_micros": limit_micros, "spent": spent,
+            "spent_micros": micros, "effective": limit, "effective_micros": limit_micros,
+        })
+    };
+    let (recent, all) = (("0.003000", 3_000), ("0.006000", 6_000));
     let member = serde_json::json!({
         "name": "ann", "role": "member", "group": null, "state": "active", "token_prefix": &ann[..9],
         "added": null, "revoked": null, "may_buy": null,
         "budgets": [
-            {"period": "day", "limit": "5.000000", "limit_micros": 5_000_000, "spent": "0.003000", "spent_micros": 3_000},
-            {"period": "week", "limit": null, "limit_micros": null, "spent": "0.003000", "spent_micros": 3_000},
-            {"period": "month", "limit": null, "limit_micros": null, "spent": "0.003000", "spent_micros": 3_000},
-            {"period": "ever", "limit": null, "limit_micros": null, "spent": "0.006000", "spent_micros": 6_000},
+            row("day", Some(("5.000000", 5_000_000)), recent),
+            row("week", None, recent),
+            row("month", None, recent),
+            row("ever", None, all),
         ],
     });
     assert_eq!(list["members"][0], member);

@@ -26,7 +26,9 @@ const OLDER_FILE: &str = "
     DROP TABLE webhooks; DROP TABLE outbox; DROP TABLE alerts;
     ALTER TABLE purchases DROP COLUMN group_name; ALTER TABLE purchases DROP COLUMN token;
     ALTER TABLE members DROP COLUMN week_micros; ALTER TABLE members DROP COLUMN ever_micros;
-    ALTER TABLE members DROP COLUMN group_name; PRAGMA user_version = 9";
+    ALTER TABLE members DROP COLUMN group_name;
+    CREATE INDEX purchases_at ON purchases (at); CREATE INDEX replies_until ON replies (until);
+    PRAGMA user_version = 9";
 
 /// A ledger of many purchases in the database.
 fn ledger_there<'a>(upstream: &Upstream) -> Fleet<'a> {
@@ -234,7 +236,7 @@ fn ledger_of_another_version_stays_where_it_is() {
     drop(file);
     let refused = fleet.run(&THERE);
     assert_eq!(refused.code, Some(1), "{refused:?}");
-    let why = "its version is 9; start the server once to migrate it to 11";
+    let why = "its version is 9; start the server once to migrate it to 12";
     assert!(refused.stderr.contains(why), "{refused:?}");
     assert_replays(&mut fleet, &FILE, "k");
     copy(&fleet, &THERE);

@@ -51,6 +51,7 @@ fn command_line_error_exits_with_2_without_the_key() {
         &["serves"],
         &["check", "--on-line"],
         &["sandbox", "--listen", "8080"],
+        &["sandbox", "--listen", "127.0.0.1:65536"],
         &["--config"],
         &[SECRET],
         &["--key", SECRET],

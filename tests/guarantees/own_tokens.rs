@@ -91,7 +91,42 @@ fn token_buys_for_its_user_until_it_is_revoked() {
         let shown = format!("my laptop ({})", &token[..9]);
         assert_eq!((&log[0]["old"], &log[0]["new"]), (&json!(shown), &Value::Null));
         let made = log[1]["new"].as_str().unwrap();
-        assert!(made.starts_with(&format!("{shown}, until 20")), "{made}");
+        assert!(made.starts_with(&format!("{shown}, through 20")), "{made}");
+    }
+}
+
+#[test]
+fn admin_ends_the_sessions_and_tokens_of_a_user_over_http() {
+    for store in STORES {
+        let (upstream, service) = (upstream(), LoginService::start());
+        let gate = Gate::start(&upstream, &format!("{store}\n{}", service.settings("")));
+        let [mut ada, mut bob, mut root] = [(); 3].map(|()| Browser::default());
+        let name = "corp/ada smith";
+        service.sign_in(&gate, &mut ada, name);
+        service.sign_in(&gate, &mut bob, "bob");
+        service.sign_in_as(&gate, &mut root, "root", "admin");
+        let token = ada.make(&gate, "laptop");
+        let of = |name: &str| format!("/bff/admin/users/{name}/logins");
+        let path = of("corp%2Fada%20smith");
+        let refused = bob.ask(&gate, "DELETE", &path);
+        assert_eq!((refused.status, &*refused.code()), (403, "forbidden"));
+        let forged = root.cookie("tollgate").map(|cookie| format!("tollgate={cookie}")).unwrap();
+        assert_eq!(gate.ask("DELETE", &path, &[("cookie", &forged)], "").status, 403, "no header");
+        for unknown in ["eve", "ada", "%ff"] {
+            assert_eq!(root.ask(&gate, "DELETE", &of(unknown)).code(), "not_found", "{unknown}");
+        }
+        assert_eq!((me(&gate, &token).status, ada.ask(&gate, "GET", "/bff/me").status), (200, 200));
+
+        assert_eq!(root.ask(&gate, "DELETE", &path).status, 204, "{store}");
+        assert_eq!((me(&gate, &token).status, ada.ask(&gate, "GET", "/bff/me").status), (401, 401));
+        assert_eq!(bob.ask(&gate, "GET", "/bff/me").status, 200);
+        let log = root.ask(&gate, "GET", "/bff/admin/audit").json();
+        let latest = &log["entries"][0];
+        assert_eq!(
+            [&latest["by"], &latest["act"], &latest["of"]],
+            ["subject:root", "subject.revoke", "subject:corp/ada smith"]
+        );
+        assert_eq!(service.sign_in(&gate, &mut ada, name).status, 303, "{store}");
     }
 }
 

@@ -135,10 +135,8 @@ async fn extra_and_its_early_end_are_written(fixture: Fixture) {
     fixture.act(&root, "ann", MemberChange::EndExtras).await;
     let refused = MemberChange::Extra(extra);
     assert!(bounded(fixture.store.change_member(&root, "eve".into(), refused)).await.is_err());
-    let acts = [
-        "member.extra member:ann: - > 2.50 until 2025-11-21T00:00:00.000Z",
-        "member.extra member:ann: - > -",
-    ];
+    let acts =
+        ["member.extra member:ann: - > 2.50 through 2025-11-20", "member.extra member:ann: - > -"];
     assert_eq!(fixture.acts().await[1..], acts.map(|act| format!("{}: {act}", root.name())));
 }
 

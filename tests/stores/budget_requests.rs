@@ -77,7 +77,7 @@ async fn granted_request_raises_the_limits_and_is_gone(fixture: Fixture) {
     assert_eq!(
         fixture.answers().await,
         [
-            "request.grant member:ann: 2.00 > 1.234567 until 2025-11-21T12:00:00.000Z",
+            "request.grant member:ann: 2.00 > 1.234567 through 2025-11-21",
             "request.decline member:bob: 2.00 > -"
         ]
     );

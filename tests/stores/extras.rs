@@ -189,7 +189,7 @@ async fn extra_of_a_user_of_a_login_can_be_ended_early(fixture: Fixture) {
     let acts: Vec<_> =
         log.iter().map(|entry| (&*entry.act, &*entry.of, entry.new.as_deref())).collect();
     let raised = |new| ("member.extra", ADA, new);
-    let (one, two) = ("1.00 until 2025-11-20T13:00:00.000Z", "2.00 until 2025-11-20T13:00:00.000Z");
+    let (one, two) = ("1.00 through 2025-11-20", "2.00 through 2025-11-20");
     assert_eq!(acts, [raised(None), raised(Some(one)), raised(Some(two))]);
 }
 

@@ -236,7 +236,7 @@ async fn tokens_made_and_revoked_are_in_the_audit_log(fixture: Fixture) {
         acts,
         [
             "subject:ada token.revoke subject:ada: a (tg_abc) > -",
-            "subject:ada token.add subject:ada: - > a (tg_abc), until 2025-11-21T12:00:00.000Z, budget 1.00/ever",
+            "subject:ada token.add subject:ada: - > a (tg_abc), through 2025-11-21, budget 1.00/ever",
         ]
     );
 }

@@ -6,6 +6,25 @@ use super::*;
 const ONE_ERROR: &[(&str, &str)] = &[
     ("[server]\nlisten = \"localhost:80\"", "2:10: server.listen: expected an address and a port"),
     ("[server]\nlisten = 8080", "2:10: server.listen: expected an address and a port"),
+    (
+        "[server]\nlisten = '127.0.0.1:65536'",
+        "2:10: server.listen: the port is out of range, expected 0 to 65535",
+    ),
+    (
+        "[server]\nlisten = ['[::1]:99999']",
+        "2:11: server.listen: the port is out of range, expected 0 to 65535",
+    ),
+    ("[server]\nlisten = '127.0.0.1:'", "2:10: server.listen: expected an address and a port"),
+    ("[server]\nlisten = '127.0.0.1:-1'", "2:10: server.listen: expected an address and a port"),
+    (
+        "[admin]\nlisten = '127.0.0.1:99999999999999999999'",
+        "2:10: admin.listen: the port is out of range, expected 0 to 65535",
+    ),
+    (
+        "[server]\nhosts = ['a.example']\n\
+         tls = { acme = { agree = true, dir = 'd', directory = 'https://ca.example:65536' } }",
+        "3:55: server.tls.acme.directory: the port is out of range, expected 0 to 65535",
+    ),
     ("[server]\nlisten = []", "2:10: server.listen: expected at least one address"),
     ("[server]\nlisten = ['[::1]:1', '[::1]:1']", "2:22: server.listen: expected each entry once"),
     ("[server]\nlisten = ['[::1]:1', 'x']", "2:22: server.listen: expected an address"),
@@ -241,6 +260,10 @@ const ONE_ERROR: &[(&str, &str)] = &[
     ("[page]\ncontact = ' '", "2:11: page.contact: expected one line of text that is not blank"),
     ("[page]\ndefault_model = 'video-b'", "2:17: page.default_model: expected a chat model"),
     (
+        "[page]\ndefault_model = 'eta-5-mimi'",
+        "2:17: page.default_model: expected a chat model that is sold; did you mean \"eta-5-mini\"?",
+    ),
+    (
         "[page]\npresets = [{ name = 'x', system = ' ' }]",
         "2:35: page.presets.system: expected text",
     ),
@@ -299,6 +322,11 @@ fn each_error_is_printed_once_with_line_and_column() {
 fn errors_of_the_environment_name_the_variable() {
     for (name, value, expected) in [
         ("TOLLGATE_SERVER__LISTEN", "80", "expected an address and a port"),
+        (
+            "TOLLGATE_SERVER__LISTEN",
+            "[::1]:65536",
+            "server.listen: the port is out of range, expected 0 to 65535",
+        ),
         ("TOLLGATE_SERVER__HOSTS", "a.example", "server.hosts: expected a list or table in TOML"),
         ("TOLLGATE_SERVER__HOSTS", "['*']", "server.hosts: expected a host name"),
         ("TOLLGATE_LIMITS__BURST", "many", "limits.burst: expected a whole number"),
@@ -313,8 +341,25 @@ fn errors_of_the_environment_name_the_variable() {
             "x",
             "unknown setting `server.lisen`, did you mean `TOLLGATE_SERVER__LISTEN`?",
         ),
-        ("TOLLGATE_LISTEN", "x", "unknown variable, expected TOLLGATE_SECTION__NAME"),
-        ("TOLLGATE_server__listen", "x", "unknown variable, expected TOLLGATE_SECTION__NAME"),
+        ("TOLLGATE_LISTEN", "x", "unknown variable, did you mean `TOLLGATE_SERVER__LISTEN`?"),
+        (
+            "TOLLGATE_server__listen",
+            "x",
+            "unknown variable, did you mean `TOLLGATE_SERVER__LISTEN`?",
+        ),
+        (
+            "TOLLGATE_SERVER_LISTEN",
+            "x",
+            "unknown variable, did you mean `TOLLGATE_SERVER__LISTEN`?",
+        ),
+        (
+            "TOLLGATE_WEBHOOK_SECRT",
+            "x",
+            "unknown variable, did you mean `TOLLGATE_WEBHOOK_SECRET`?",
+        ),
+        ("TOLLGATE_SECRETS", "x", "unknown variable, did you mean `TOLLGATE_SECRET`?"),
+        ("TOLLGATE_WEBHOOK", "x", "unknown variable, did you mean `TOLLGATE_WEBHOOKS`?"),
+        ("TOLLGATE_SERVR", "x", "unknown variable, expected TOLLGATE_SECTION__NAME"),
         ("TOLLGATE_PORT", "80", "unknown variable, expected TOLLGATE_SECTION__NAME"),
         (
             "GATEWAY_API_KEY",

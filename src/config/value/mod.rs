@@ -4,8 +4,9 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::num::{NonZeroU16, NonZeroU32};
 use std::time::Duration;
 
-use url::{Host, Url};
+use url::{Host, ParseError, Url};
 
+use super::listen::PORT_OUT_OF_RANGE;
 use super::{ClaimPath, Network, Parsed, UNIX_PEER};
 use crate::contract::money::Usd;
 use crate::contract::wire;
@@ -304,7 +305,9 @@ fn address(text: &str, http_error: &'static str) -> Parsed<Url> {
     if text.chars().any(|c| c.is_whitespace() || c.is_control() || c == '\\') {
         return Err(expected.into());
     }
-    let url = Url::parse(text).map_err(|_| expected)?;
+    let url = Url::parse(text).map_err(|error| {
+        if error == ParseError::InvalidPort { PORT_OUT_OF_RANGE } else { expected }
+    })?;
     let host = url.host().ok_or(expected)?;
     match url.scheme() {
         "https" => {}

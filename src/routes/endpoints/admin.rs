@@ -92,6 +92,14 @@ pub(super) static ROWS: &[Endpoint] = &[
             .problems(&[&[&NOT_FOUND]])],
     },
     Endpoint {
+        route: Route { method: Method::DELETE, path: "/bff/admin/users/*/logins", ..ADMIN },
+        handler: |cx| Box::pin(admin::end_logins(cx)),
+        operations: operations![operation("endLogins", "admins", "End the sessions and tokens of a login service's user")
+            .description("With access.mode = \"oidc\". The user can sign in again.")
+            .response(204, "They have ended.", &[])
+            .problems(&[&[&NOT_FOUND]])],
+    },
+    Endpoint {
         route: GROUPS,
         handler: |cx| Box::pin(async move { cx.handlers.reports.admin_groups().await }),
         operations: operations![operation("adminGroups", "admins", "List groups")

@@ -45,7 +45,7 @@ pub(in crate::routes) fn all(catalog: &Catalog) -> Vec<(&'static str, SchemaRef)
         ("NewGroup", closed(with(group_terms(), "name", non_empty())).into()),
         ("GroupTerms", closed(group_terms()).into()),
         ("Extra", closed(record([("amount until", non_empty())])).into()),
-        ("BudgetRequest", closed(record([("amount reason", non_empty())])).into()),
+        ("BudgetRequest", closed(record([("amount", non_empty()), ("reason?", string())])).into()),
         ("BudgetAnswer", budget_answer()),
         ("ChatRequest", chat_request(catalog)),
         ("ChatReply", record([("message", message)]).into()),

@@ -10,12 +10,40 @@ use super::ledger::Ledger;
 use super::statements::Statements;
 use crate::store::rules;
 use crate::store::{
-    Digest, DuplicateCheck, EarlierReply, ExistingPurchase, KeptReply, ReserveError,
+    DedupeKey, Digest, DuplicateCheck, EarlierReply, ExistingPurchase, KeptReply, Reservation,
+    ReserveError,
 };
 
 impl Ledger {
     /// Returns the expired purchase that has to give up the key, if there is one.
-    pub(super) fn find_by_key(
+    pub(super) fn find_earlier(
+        &self,
+        statements: &Statements<'_>,
+        reservation: &Reservation,
+        now: Duration,
+    ) -> Result<Result<Option<i64>, ReserveError>> {
+        let judged = match &reservation.dedupe_key {
+            DedupeKey::IdempotencyKey { key, payload } => {
+                let found = Self::find_by_key(statements, key, payload, now)?;
+                if found.is_err() {
+                    self.note_repeated(key);
+                }
+                found
+            }
+            DedupeKey::Quote { key, others, payload } => {
+                Self::find_by_quote(statements, (key, others), payload, now)?
+            }
+            DedupeKey::Fingerprint(like) => {
+                self.find_duplicate(statements, like, now)?.map_or(Ok(None), Err)
+            }
+        };
+        Ok(match judged {
+            Ok(_) if reservation.replay_only => Err(ReserveError::NothingToReplay),
+            judged => judged,
+        })
+    }
+
+    fn find_by_key(
         statements: &Statements<'_>,
         key: &Digest,
         payload: &Digest,
@@ -37,7 +65,7 @@ impl Ledger {
     }
 
     /// Like [`find_by_key`](Self::find_by_key), but a purchase with one of the `others` counts, too.
-    pub(super) fn find_by_quote(
+    fn find_by_quote(
         statements: &Statements<'_>,
         (key, others): (&Digest, &[Digest]),
         payload: &Digest,
@@ -52,7 +80,7 @@ impl Ledger {
         Ok(own)
     }
 
-    pub(super) fn find_duplicate(
+    fn find_duplicate(
         &self,
         statements: &Statements<'_>,
         duplicate: &DuplicateCheck,

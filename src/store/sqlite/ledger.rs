@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rusqlite::Connection;
+use rusqlite::{Connection, params};
 use tracing::warn;
 
 use super::Result;
@@ -18,7 +18,7 @@ use crate::clock::{self, Date};
 use crate::contract::money::{Period, Usd};
 use crate::store::rules::{Credit, ScopeBudget, Today, latest_plausible_day};
 use crate::store::{
-    Clock, PeriodSpend, PurchaseId, PurchaseState, ScopeKind, SpendLimit, StoreCapacity,
+    Clock, Digest, PeriodSpend, PurchaseId, PurchaseState, ScopeKind, SpendLimit, StoreCapacity,
 };
 
 pub(super) struct Ledger {
@@ -28,6 +28,10 @@ pub(super) struct Ledger {
     counters: RefCell<Counters>,
     /// `None` until they are read.
     limits: RefCell<Option<KeptLimits>>,
+    /// Keys that were repeated lately, by their first byte.
+    repeated_keys: RefCell<HashMap<u8, Digest>>,
+    /// The duplicates of this transaction that got a kept reply, by purchase.
+    replays: RefCell<HashMap<PurchaseId, i64>>,
     /// What another process committed last.
     data_version: Cell<i64>,
     /// Only in memory, because each start of a server begins with an unknown balance.
@@ -97,6 +101,8 @@ impl Ledger {
             replies: Replies::new(capacity),
             counters: RefCell::default(),
             limits: RefCell::default(),
+            repeated_keys: RefCell::default(),
+            replays: RefCell::default(),
             data_version: Cell::default(),
             credit: Tracked::default(),
             running: RefCell::default(),
@@ -139,8 +145,26 @@ impl Ledger {
         self.limits.borrow_mut().take();
     }
 
+    /// Returns whether the key is probably known. If it is not, an insert tells, which then takes
+    /// more than twice as long as a query would have.
+    pub(super) fn was_repeated(&self, key: &Digest) -> bool {
+        self.repeated_keys.borrow().get(&key[0]) == Some(key)
+    }
+
+    pub(super) fn note_repeated(&self, key: &Digest) {
+        self.repeated_keys.borrow_mut().insert(key[0], *key);
+    }
+
+    pub(super) fn count_replay(&self, id: PurchaseId) {
+        *self.replays.borrow_mut().entry(id).or_default() += 1;
+    }
+
     /// Writes what the commands of a transaction have counted. The commit follows.
     pub(super) fn write_counters(&self, statements: &Statements<'_>) -> Result<()> {
+        let sql = "UPDATE purchases SET replays = replays + ? WHERE id = ?";
+        for (id, count) in self.replays.borrow_mut().drain() {
+            statements.run(sql, params![count, id.0.as_bytes()])?;
+        }
         self.counters.borrow_mut().save(statements)
     }
 
@@ -156,6 +180,7 @@ impl Ledger {
         self.credit.roll_back();
         self.ended_count.roll_back();
         self.running.borrow_mut().clear();
+        self.replays.borrow_mut().clear();
         self.replies.invalidate();
         self.has_ended.set(false);
         self.latest_number.set(None);

@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
+use rusqlite::backup::Backup;
 use rusqlite::{Connection, Transaction, TransactionBehavior};
 use tokio::sync::oneshot;
 use uuid::Uuid;
@@ -58,13 +59,8 @@ impl Opening {
 impl SqliteStore {
     pub(in crate::store) fn in_memory(clock: Clock, capacity: StoreCapacity) -> Self {
         let open = || -> rusqlite::Result<Ledger> {
-            let mut connection = Connection::open_in_memory()?;
-            // Each change copies its page, so smaller pages are faster.
-            connection.pragma_update(None, "page_size", 1_024)?;
-            file::keep_plans(&connection)?;
+            let connection = new_in_memory()?;
             connection.set_prepared_statement_cache_capacity(128);
-            schema::migrate(&mut connection)?;
-            connection.execute_batch(MEMORY_INDEX)?;
             let mut ledger = Ledger::new(connection, capacity, clock.clone());
             ledger.max_ended = Some(capacity.ended_purchases);
             Ok(ledger)
@@ -241,6 +237,33 @@ impl SqliteStore {
         let executor = Executor::Thread { queue, writer };
         StoreInner::new(path, clock, executor, gate).with_reader(identity)
     }
+}
+
+/// Returns an empty ledger in memory: a copy of one that is made once. A simulation opens thousands, and
+/// every migration would run again for each.
+fn new_in_memory() -> rusqlite::Result<Connection> {
+    static EMPTY: Mutex<Option<Connection>> = Mutex::new(None);
+    let open = || -> rusqlite::Result<Connection> {
+        let connection = Connection::open_in_memory()?;
+        // Each change copies its page, so smaller pages are faster.
+        connection.pragma_update(None, "page_size", 1_024)?;
+        file::keep_plans(&connection)?;
+        Ok(connection)
+    };
+    let mut empty = crate::sync::lock(&EMPTY);
+    let empty = match &mut *empty {
+        Some(made) => made,
+        none => {
+            let mut made = open()?;
+            schema::migrate(&mut made)?;
+            made.execute_batch(MEMORY_INDEX)?;
+            none.insert(made)
+        }
+    };
+    let mut copy = open()?;
+    Backup::new(empty, &mut copy)?.step(-1)?;
+    copy.pragma_update(None, "foreign_keys", true)?;
+    Ok(copy)
 }
 
 impl StoreInner {

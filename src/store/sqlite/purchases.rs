@@ -169,9 +169,8 @@ impl SqliteStore {
 
     pub(in crate::store) fn count_replay(&self, id: PurchaseId) {
         self.notify_later(|_| {
-            move |_: &Ledger, statements: &Statements<'_>| {
-                let sql = "UPDATE purchases SET replays = replays + 1 WHERE id = ?";
-                statements.run(sql, [id.0.as_bytes()])?;
+            move |ledger: &Ledger, _: &Statements<'_>| {
+                ledger.count_replay(id);
                 Ok(())
             }
         });
@@ -274,36 +273,43 @@ impl Ledger {
         send: Option<(SlotId, AccountStatus)>,
     ) -> Result<Result<CreditWatermark, ReserveError>> {
         let now = self.now();
-        let judged = match &reservation.dedupe_key {
-            DedupeKey::IdempotencyKey { key, payload } => {
-                Self::find_by_key(statements, key, payload, now)?
-            }
-            DedupeKey::Quote { key, others, payload } => {
-                Self::find_by_quote(statements, (key, others), payload, now)?
-            }
-            DedupeKey::Fingerprint(like) => {
-                self.find_duplicate(statements, like, now)?.map_or(Ok(None), Err)
-            }
+        // Most keys are new, and the insert finds the others, so a key needs no query.
+        let is_new = match &reservation.dedupe_key {
+            DedupeKey::IdempotencyKey { key, .. } => !self.was_repeated(key),
+            DedupeKey::Quote { .. } | DedupeKey::Fingerprint(_) => false,
+        };
+        let judged = if is_new && !reservation.replay_only {
+            Ok(None)
+        } else {
+            self.find_earlier(statements, reservation, now)?
         };
         let expired = match judged {
             Ok(expired) => expired,
             Err(refused) => return Ok(Err(refused)),
         };
-        if reservation.replay_only {
-            return Ok(Err(ReserveError::NothingToReplay));
-        }
         let today = self.today(statements, now)?;
         let scopes = self.scope_budgets(statements, reservation, (now, today))?;
         let (mut credit, price) = (self.credit.get(), reservation.price);
         let covered = rules::check_budgets(&scopes, price)
             .and_then(|()| credit.hold(price, reservation.budgets.balance_floor, now));
         if let Err(refused) = covered {
-            return Ok(Err(refused));
+            // A duplicate is answered whatever is left.
+            let judged = self.find_earlier(statements, reservation, now)?;
+            return Ok(Err(judged.err().unwrap_or(refused)));
         }
-        if let Some(number) = expired {
-            self.clear_dedupe_key(number)?;
-        }
-        let purchase = self.insert(statements, reservation, send, (now, today))?;
+        let inserted = self.insert(statements, (reservation, expired), send, (now, today))?;
+        let purchase = match inserted {
+            Some(purchase) => purchase,
+            None => {
+                let expired = match self.find_earlier(statements, reservation, now)? {
+                    Ok(expired) => expired,
+                    Err(refused) => return Ok(Err(refused)),
+                };
+                let known = || Unavailable("the purchase is already in the ledger".into());
+                let again = self.insert(statements, (reservation, expired), send, (now, today))?;
+                again.ok_or_else(known)?
+            }
+        };
         self.change_spend(statements, &purchase, Usd::ZERO, price)?;
         outbox::write_crossings(&self.connection, reservation, &scopes, (now, today))?;
         self.credit.set(credit);
@@ -340,13 +346,17 @@ impl Ledger {
         ])
     }
 
+    /// Returns `None` if a purchase has this id or key; then nothing was written.
     fn insert(
         &self,
         statements: &Statements<'_>,
-        reservation: &Reservation,
+        (reservation, expired): (&Reservation, Option<i64>),
         send: Option<(SlotId, AccountStatus)>,
         (now, today): (Duration, Today),
-    ) -> Result<Purchase> {
+    ) -> Result<Option<Purchase>> {
+        if let Some(number) = expired {
+            self.clear_dedupe_key(number)?;
+        }
         let (key, payload, fingerprint) = match &reservation.dedupe_key {
             DedupeKey::IdempotencyKey { key, payload } | DedupeKey::Quote { key, payload, .. } => {
                 (Some(key), Some(payload), None)
@@ -360,7 +370,7 @@ impl Ledger {
         let insert = "INSERT INTO purchases
             (id, at, day, month, caller, group_name, token, service, model, price_micros, state,
                 unrecognised, key, payload, fingerprint)
-            VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO NOTHING";
+            VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING";
         let values = params![
             reservation.id.0.as_bytes(),
             nanos(now),
@@ -379,7 +389,7 @@ impl Ledger {
             fingerprint,
         ];
         if statements.run(insert, values)? == 0 {
-            return Err(Unavailable("the purchase is already in the ledger".into()).into());
+            return Ok(None);
         }
         let number = self.connection.last_insert_rowid();
         self.latest_number.set(Some(number));
@@ -388,7 +398,7 @@ impl Ledger {
         }
         let (price, caller) = (reservation.price, Arc::clone(&reservation.caller));
         let (group, token) = (reservation.group.clone(), reservation.token.clone());
-        Ok(Purchase { number, state, price, caller, group, token, today })
+        Ok(Some(Purchase { number, state, price, caller, group, token, today }))
     }
 
     pub(super) fn settle(

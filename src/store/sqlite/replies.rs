@@ -1,4 +1,5 @@
-//! Keeps replies for retries, within limits: those that expire next are deleted first.
+//! Keeps replies for retries, within limits: those of the oldest purchases are deleted first. All are
+//! kept for the same time, so these expire next.
 //!
 //! Replies that cannot be parsed are kept in files beside the ledger, for a day.
 
@@ -71,7 +72,7 @@ impl Replies {
         kept = Kept { replies: kept.replies + 1, bytes: kept.bytes + reply.body.len() };
         while kept.replies > self.capacity.replies || kept.bytes > self.capacity.reply_bytes {
             let next = "DELETE FROM replies
-                WHERE number = (SELECT number FROM replies ORDER BY until, number LIMIT 1)
+                WHERE number = (SELECT min(number) FROM replies)
                 RETURNING length(body)";
             let Some(bytes) = statements.first(next, [], |row| row.get(0))? else {
                 kept = Kept::default();
@@ -84,7 +85,12 @@ impl Replies {
     }
 
     pub(super) fn purge_expired(&self, connection: &Connection, now: Duration) -> Result<()> {
-        let expired = "DELETE FROM replies WHERE until <= ? RETURNING length(body)";
+        // Reads no reply that stays but the first: an index on times would be written by each purchase.
+        let expired = "DELETE FROM replies
+            WHERE number < coalesce(
+                (SELECT number FROM replies WHERE until > ? ORDER BY number LIMIT 1),
+                9223372036854775807)
+            RETURNING length(body)";
         let expired = connection.all(expired, [nanos(now)], |row| row.get(0))?;
         // Counting again would read all that are kept.
         let without = |kept| expired.into_iter().fold(kept, Kept::without);

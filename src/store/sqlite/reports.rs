@@ -24,9 +24,12 @@ impl SqliteStore {
         &self,
         since: Duration,
     ) -> Result<Vec<PurchaseRecord>, Unavailable> {
-        let which = "WHERE at >= ? ORDER BY at, number";
+        let which = "WHERE at >= ? ORDER BY number";
         let read = move |file: &Connection| purchases(file, which, nanos(since));
-        self.run_report(read).await
+        let mut rows = self.run_report(read).await?;
+        // Nearly in order: a clock may have been set back. SQLite would sort all columns.
+        rows.sort_by_key(|row| row.at);
+        Ok(rows)
     }
 
     pub(in crate::store) async fn unknown_purchases(
@@ -74,20 +77,11 @@ impl SqliteStore {
         utc_offset: i64,
         most: usize,
     ) -> Result<Vec<SpendRow>, Unavailable> {
-        let groups = "SELECT caller, (at + ?4) / 86400000000000 AS local_day, service, model,
-                count(*),
-                coalesce(sum(cost_micros), 0),
-                sum(iif(state = 'unknown', price_micros, 0)),
-                sum(iif(state IN ('held', 'sent'), price_micros, 0)),
-                coalesce(sum(cost_micros * replays), 0),
-                group_name
-            FROM purchases WHERE at >= ?1 AND state <> 'released' AND (?2 IS NULL OR caller = ?2)
-            GROUP BY caller, local_day, service, model, group_name
-            ORDER BY caller, local_day, service, model, group_name LIMIT ?3";
         let read = move |file: &Connection| {
+            let groups = spend_query(caller.is_some());
             let ahead = utc_offset.saturating_mul(60_000_000_000);
             let values = params![nanos(since), caller, column::signed(most), ahead];
-            file.all(groups, values, |row| {
+            file.all(&groups, values, |row| {
                 Ok(SpendRow {
                     caller: row.get(0)?,
                     day: row.get(1)?,
@@ -104,6 +98,33 @@ impl SqliteStore {
         };
         self.run_report(read).await
     }
+}
+
+/// Returns the query for one caller (`?2`) or for all of them. The index on callers and times finds
+/// both: one of times alone would be written by each purchase.
+pub(super) fn spend_query(has_caller: bool) -> String {
+    let which = if has_caller {
+        "purchases WHERE caller = ?2 AND"
+    } else {
+        "callers CROSS JOIN purchases ON caller = name WHERE ?2 IS NULL AND"
+    };
+    format!(
+        "WITH RECURSIVE callers (name) AS (
+            SELECT min(caller) FROM purchases
+            UNION ALL
+            SELECT (SELECT min(caller) FROM purchases WHERE caller > name) FROM callers
+            WHERE name IS NOT NULL)
+        SELECT caller, (at + ?4) / 86400000000000 AS local_day, service, model,
+            count(*),
+            coalesce(sum(cost_micros), 0),
+            sum(iif(state = 'unknown', price_micros, 0)),
+            sum(iif(state IN ('held', 'sent'), price_micros, 0)),
+            coalesce(sum(cost_micros * replays), 0),
+            group_name
+        FROM {which} at >= ?1 AND state <> 'released'
+        GROUP BY caller, local_day, service, model, group_name
+        ORDER BY caller, local_day, service, model, group_name LIMIT ?3"
+    )
 }
 
 /// Returns the size of the file and its write-ahead log; `None` in memory.

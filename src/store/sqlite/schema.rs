@@ -1,6 +1,7 @@
 //! The tables of the ledger's file, version by version.
 
 mod groups;
+mod indexes;
 mod jobs;
 mod logins;
 mod moves;
@@ -310,7 +311,7 @@ const MIGRATIONS: &[&[&str]] = &[&["
     logins::TABLES,
     moves::TABLES,
     outbox::TABLES,
-], &[jobs::TABLES]];
+], &[jobs::TABLES], &[indexes::DROPPED]];
 
 /// The version that renamed states, and the columns of prices and fingerprints.
 const NEW_NAMES: i64 = 6;

@@ -26,10 +26,11 @@ use crate::store::{Reason, Unavailable};
 use crate::sync::lock;
 
 const MAX_BATCH: usize = 256;
-/// Each restart of the log costs the writer an fsync, so it should be rare.
-const WAL_CHECKPOINT_PAGES: i32 = 4_000;
+/// Each checkpoint costs two fsyncs, and each restart of the log another one of the writer, so both
+/// should be rare. A page that many transactions have changed is copied once.
+const WAL_CHECKPOINT_PAGES: i32 = 8_000;
 /// From this many pages on, the writer waits for the checkpoint, so that the log starts over.
-const MAX_WAL_PAGES: i32 = 4 * WAL_CHECKPOINT_PAGES;
+const MAX_WAL_PAGES: i32 = 2 * WAL_CHECKPOINT_PAGES;
 const MAX_DEFERRAL: Duration = Duration::from_secs(1);
 const RETRY_DELAY: Duration = Duration::from_millis(500);
 /// Commands that may wait for a retry. Beyond it no purchase begins until half of them are done.

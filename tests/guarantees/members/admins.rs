@@ -156,7 +156,8 @@ fn admin_sees_all_spending_jobs_budgets_and_the_account_without_keys() {
         assert_eq!(
             listed["budgets"][0],
             json!({"period": "day", "limit": "5.000000",
-            "limit_micros": 5_000_000, "spent": "0.006000", "spent_micros": 6_000})
+            "limit_micros": 5_000_000, "spent": "0.006000", "spent_micros": 6_000,
+            "effective": "5.000000", "effective_micros": 5_000_000})
         );
         assert_eq!(members["members"].as_array().unwrap().len(), 3);
 

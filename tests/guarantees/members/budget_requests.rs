@@ -155,7 +155,7 @@ fn wrong_request_or_answer_is_refused() {
     let long = format!(r#"{{"amount": "5", "reason": "{}"}}"#, "x".repeat(501));
     for (body, fault) in [
         ("{}", "/amount required"),
-        (r#"{"amount": "5"}"#, "/reason required"),
+        (r#"{"amount": "5", "reason": null}"#, "/reason wrong_type"),
         (r#"{"amount": "0", "reason": "x"}"#, "/amount bad_value"),
         (r#"{"amount": 5, "reason": "x"}"#, "/amount wrong_type"),
         (r#"{"amount": "5", "reason": " "}"#, "/reason bad_value"),
@@ -195,6 +195,19 @@ fn wrong_request_or_answer_is_refused() {
     }
     let list = gate.ask("GET", LIST, &[root.bearer()], "").json();
     assert_eq!(list, json!({"requests": [asked]}), "nothing was answered");
+}
+
+#[test]
+fn reason_is_optional_and_a_missing_amount_is_explained() {
+    let (_upstream, gate) = gate(MEMBERS);
+    let ann = gate.member("ann");
+    let ask = |body: &str| gate.ask("POST", ASK, &[ann.bearer()], body);
+    for body in [r#"{"amount": "5.00"}"#, r#"{"amount": "5.00", "reason": ""}"#] {
+        let asked = ask(body);
+        assert_eq!((asked.status, &asked.json()["reason"]), (201, &json!("")), "{body}");
+    }
+    let refused = ask(r#"{"reason": "a film"}"#).json();
+    assert_eq!(refused["detail"], "amount: required: dollars as text, such as \"5.00\"");
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use std::thread;
 
+use tollgate::clock::{self, Date};
 use tollgate::contract::money::Usd;
 use tollgate::store::{Period, Role, SpendLimit};
 
@@ -20,6 +21,32 @@ fn day(micros: u64) -> SpendLimit {
 fn buy(gate: &Gate, holder: &Holder, what: &str) -> Answer {
     let chat = CHAT.replace("hello", what);
     gate.ask("POST", "/api/v1/chat", &[holder.bearer()], &chat)
+}
+
+#[test]
+fn report_on_members_says_which_limit_applies() {
+    let upstream = Upstream::start(|_| Reply::chat("hello"));
+    let shared = "budget.caller = { day = \"5.00\", month = \"50.00\" }";
+    let gate = Gate::start(&upstream, &format!("{MEMBERS}{shared}"));
+    let root = gate.member_with("root", Role::Admin, SpendLimit::default());
+    gate.member_with("ann", Role::Member, day(1_000_000));
+    gate.member_with("bob", Role::Member, day(9_000_000));
+    let until = Date::from_days(Date::at(clock::wall()).days() + 1);
+    let extra = format!(r#"{{"amount": "2.00", "until": "{until}"}}"#);
+    let raised = gate.ask("POST", "/bff/admin/members/root/extra", &[root.bearer()], &extra);
+    assert_eq!(raised.status, 201, "{}", raised.text());
+    let report = gate.ask("GET", "/bff/admin/members", &[root.bearer()], "").json();
+    for (at, name, effective) in [
+        (0, "ann", ["1.000000", "-", "50.000000", "-"]),
+        (1, "bob", ["5.000000", "-", "50.000000", "-"]),
+        (2, "root", ["7.000000", "-", "52.000000", "-"]),
+    ] {
+        let member = &report["members"][at];
+        let limits = member["budgets"].as_array().unwrap().iter();
+        let limits: Vec<_> = limits.map(|row| row["effective"].as_str().unwrap_or("-")).collect();
+        assert_eq!((member["name"].as_str(), &limits[..]), (Some(name), &effective[..]));
+    }
+    assert!(report["members"][2]["budgets"][0]["limit"].is_null(), "its own is as it was");
 }
 
 #[test]

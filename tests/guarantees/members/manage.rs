@@ -47,6 +47,15 @@ fn acts(gate: &Gate, admin: &Holder) -> Vec<String> {
 }
 
 #[test]
+fn without_a_login_service_there_are_no_users_to_sign_out() {
+    let (_upstream, gate) = gate("");
+    let root = admin(&gate);
+    let refused = gate.ask("DELETE", "/bff/admin/users/ada/logins", &[root.bearer()], "");
+    assert_eq!((refused.status, &*refused.code()), (404, "not_found"));
+    assert_eq!(refused.json()["detail"], "users sign in with access.mode = \"oidc\" only");
+}
+
+#[test]
 fn only_admins_change_members_and_by_cookie_only_with_the_csrf_header() {
     let (_upstream, gate) = gate("");
     let (ann, root) = (gate.member("ann"), admin(&gate));

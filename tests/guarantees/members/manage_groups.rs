@@ -98,9 +98,10 @@ fn extra_raises_the_limits_of_a_member() {
             (&json!("0.006000"), &json!(null))
         );
         let until = raised["extra_until"].as_str().unwrap();
+        assert_eq!(until, day(1));
         let log = gate.ask("GET", "/bff/admin/audit", &[root.bearer()], "").json();
         let entry = &log["entries"][0];
-        let new = format!("0.006 until {until}");
+        let new = format!("0.006 through {until}");
         assert_eq!(
             [&entry["act"], &entry["by"], &entry["of"], &entry["new"]],
             ["member.extra", "member:root", "member:bob", &new]

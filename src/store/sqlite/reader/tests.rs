@@ -1,9 +1,11 @@
 use std::time::Duration;
 
+use rusqlite::params;
 use tokio::time::timeout;
 
 use super::*;
 use crate::store::Store;
+use crate::store::sqlite::reports;
 
 const PATIENCE: Duration = Duration::from_secs(20);
 const ENDLESS: &str =
@@ -55,16 +57,17 @@ async fn dropping_the_store_interrupts_the_query() {
 }
 
 #[test]
-fn report_of_one_caller_uses_an_index() {
+fn reports_of_one_and_of_all_callers_use_an_index() {
     let (_folder, path, _ledger) = ledger();
     let file = Connection::open(path).unwrap();
-    let plan: String = file
-        .query_row(
-            "EXPLAIN QUERY PLAN SELECT count(*) FROM purchases
-             WHERE at >= 1 AND caller = 'ann' AND state <> 'released' GROUP BY day, service, model",
-            [],
-            |row| row.get("detail"),
-        )
-        .unwrap();
-    assert!(plan.contains("purchases_caller (caller=? AND at>?)"), "{plan}");
+    for has_caller in [true, false] {
+        let query = format!("EXPLAIN QUERY PLAN {}", reports::spend_query(has_caller));
+        let mut plan = file.prepare(&query).unwrap();
+        let values = params![1, has_caller.then_some("ann"), 5, 0];
+        let steps = plan.query_map(values, |row| row.get::<_, String>("detail")).unwrap();
+        let steps: Vec<_> = steps.map(Result::unwrap).collect();
+        let search = "SEARCH purchases USING INDEX purchases_caller (caller=? AND at>?)";
+        assert!(steps.iter().any(|step| step == search), "{steps:?}");
+        assert!(!steps.iter().any(|step| step.contains("SCAN purchases")), "{steps:?}");
+    }
 }

@@ -7,6 +7,7 @@ use tokio::sync::oneshot;
 
 use super::*;
 use crate::contract::money::Usd;
+use crate::store::sqlite::column::Sql;
 use crate::store::sqlite::command::{notification, request};
 use crate::store::sqlite::{schema, slots};
 use crate::store::{
@@ -197,7 +198,7 @@ fn chats_write_few_transactions_and_pages_and_allocate_little() {
         false
     };
     writer.ledger.connection.commit_hook(Some(count)).unwrap();
-    for (chats, max_pages, max_allocations) in [(1, 11, 16), (16, 18, 20)] {
+    for (chats, max_pages, max_allocations) in [(1, 9, 16), (16, 16, 20)] {
         let mut buy = || {
             let (holds, settlements) = (0..chats).map(|_| chat()).unzip();
             let settlements: Vec<Vec<_>> = settlements;
@@ -236,6 +237,35 @@ fn chat() -> (Box<dyn WriteCommand>, Vec<Box<dyn WriteCommand>>) {
         move |ledger: &Ledger, statements: &Statements<'_>| ledger.settle(statements, id, &end);
     let settle = request(Durability::OfPurchase(id), settle).0;
     (hold, vec![notification(Durability::Buffered, replied), settle])
+}
+
+/// Each change of a row is written with its checks, so duplicates that come together share one.
+#[test]
+fn replays_of_one_purchase_in_a_transaction_change_it_once() {
+    let mut writer = writer();
+    let (asked, other) = (reservation(Usd::mills(6)), reservation(Usd::mills(6)));
+    for asked in [&asked, &other].map(Clone::clone) {
+        let hold = move |ledger: &Ledger, statements: &Statements<'_>| {
+            ledger.reserve(statements, &asked, None)
+        };
+        writer.process(vec![request(Durability::Buffered, hold).0]);
+    }
+    let replay = |id| {
+        notification(Durability::Buffered, move |ledger: &Ledger, _| {
+            ledger.count_replay(id);
+            Ok(())
+        })
+    };
+    let before = writer.ledger.connection.total_changes();
+    let broken =
+        request(Durability::Buffered, |_, _| Err::<(), _>(Unavailable("on purpose".into()).into()));
+    writer.process(vec![replay(asked.id), broken.0]);
+    assert_eq!(writer.ledger.connection.total_changes() - before, 1, "counted once");
+    writer.process(vec![replay(asked.id), replay(other.id), replay(asked.id)]);
+    assert_eq!(writer.ledger.connection.total_changes() - before, 3);
+    let counts = "SELECT replays FROM purchases ORDER BY number";
+    let counts = writer.ledger.connection.all(counts, [], |row| row.get::<_, i64>(0)).unwrap();
+    assert_eq!(counts, [3, 1]);
 }
 
 #[test]
