@@ -17,7 +17,9 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tollgate::clock;
 use tollgate::contract::money::{Period, SpendLimit, Usd};
-use tollgate::store::postgres::{Fleet, InstanceKind, PostgresTarget, SlotPriority, SlotRequest};
+use tollgate::store::postgres::{
+    Fleet, InstanceKind, PostgresTarget, SlotPriority, SlotRequest, connect,
+};
 use tollgate::store::{
     AccountStatus, Budgets, DedupeKey, DuplicateCheck, KeptReply, MoneyKind, PurchaseId,
     Reservation, Service, Settlement, SlotId, SlotLimit, SlotRate, Store, WantedSlot,
@@ -45,12 +47,46 @@ fn main() -> Outcome {
     );
     let cluster = Cluster::start_on_disk();
     for servers in [1, 3] {
+        measure_commits(&cluster.database().url())?;
         for at_once in [1, 16, 64, 256] {
             let database = cluster.database();
             run(&database.url(), servers, at_once)?;
         }
     }
     Ok(())
+}
+
+/// Times two small COMMITs, one after another, without tollgate: what the disk and the database take
+/// of a purchase in any case.
+fn measure_commits(url: &str) -> Outcome {
+    let target = PostgresTarget::parse(url, MoneyKind::Play, InstanceKind::Command)?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let mut times = runtime.block_on(async {
+        let connection = connect(&target).await.map_err(|reason| reason.to_string())?;
+        let client = &connection.client;
+        client.batch_execute("CREATE TABLE floor (n bigint); INSERT INTO floor VALUES (0)").await?;
+        let (mut times, end) = (Vec::new(), clock::now() + SECONDS);
+        while clock::now() < end {
+            let begun = clock::now();
+            for _ in 0..2 {
+                client.batch_execute("UPDATE floor SET n = n + 1").await?;
+            }
+            times.push(u64::try_from(begun.elapsed().as_micros())?);
+        }
+        connection.close().await;
+        Ok::<_, Box<dyn std::error::Error>>(times)
+    })?;
+    let per_second = times.len() as u64 / SECONDS.as_secs();
+    let shown = percentiles(&mut times);
+    println!("{:<8} {:>7} {per_second:>12} {:>24} {shown:>24}", "none", 1, "two COMMITs");
+    Ok(())
+}
+
+/// Returns the 50th and the 99th.
+fn percentiles(times: &mut [u64]) -> String {
+    times.sort_unstable();
+    let at = |percent: usize| times.get(times.len() * percent / 100).copied().unwrap_or(0);
+    format!("{}, {}", at(50), at(99))
 }
 
 /// Runs so many servers, which share what is bought at once.
@@ -75,12 +111,7 @@ fn run(url: &str, servers: usize, at_once: usize) -> Outcome {
         read_times(child, output, &mut holds, &mut totals)?;
     }
     let per_second = totals.len() as u64 / SECONDS.as_secs();
-    let shown = |times: &mut Vec<u64>| {
-        times.sort_unstable();
-        let at = |percent: usize| times.get(times.len() * percent / 100).copied().unwrap_or(0);
-        format!("{}, {}", at(50), at(99))
-    };
-    let (holds, totals) = (shown(&mut holds), shown(&mut totals));
+    let (holds, totals) = (percentiles(&mut holds), percentiles(&mut totals));
     println!("{servers:<8} {at_once:>7} {per_second:>12} {holds:>24} {totals:>24}");
     Ok(())
 }
