@@ -27,7 +27,7 @@ const OLDER_FILE: &str = "
     ALTER TABLE purchases DROP COLUMN group_name; ALTER TABLE purchases DROP COLUMN token;
     ALTER TABLE members DROP COLUMN week_micros; ALTER TABLE members DROP COLUMN ever_micros;
     ALTER TABLE members DROP COLUMN group_name;
-    CREATE INDEX purchases_at ON purchases (at); CREATE INDEX replies_until ON replies (until);
+    CREATE INDEX purchases_at ON purchases (at);
     PRAGMA user_version = 9";
 
 /// A ledger of many purchases in the database.

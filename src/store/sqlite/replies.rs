@@ -1,5 +1,4 @@
-//! Keeps replies for retries, within limits: those of the oldest purchases are deleted first. All are
-//! kept for the same time, so these expire next.
+//! Keeps replies for retries, within limits: those that expire next are deleted first.
 //!
 //! Replies that cannot be parsed are kept in files beside the ledger, for a day.
 
@@ -72,7 +71,7 @@ impl Replies {
         kept = Kept { replies: kept.replies + 1, bytes: kept.bytes + reply.body.len() };
         while kept.replies > self.capacity.replies || kept.bytes > self.capacity.reply_bytes {
             let next = "DELETE FROM replies
-                WHERE number = (SELECT min(number) FROM replies)
+                WHERE number = (SELECT number FROM replies ORDER BY until, number LIMIT 1)
                 RETURNING length(body)";
             let Some(bytes) = statements.first(next, [], |row| row.get(0))? else {
                 kept = Kept::default();
@@ -85,12 +84,7 @@ impl Replies {
     }
 
     pub(super) fn purge_expired(&self, connection: &Connection, now: Duration) -> Result<()> {
-        // Reads no reply that stays but the first: an index on times would be written by each purchase.
-        let expired = "DELETE FROM replies
-            WHERE number < coalesce(
-                (SELECT number FROM replies WHERE until > ? ORDER BY number LIMIT 1),
-                9223372036854775807)
-            RETURNING length(body)";
+        let expired = "DELETE FROM replies WHERE until <= ? RETURNING length(body)";
         let expired = connection.all(expired, [nanos(now)], |row| row.get(0))?;
         // Counting again would read all that are kept.
         let without = |kept| expired.into_iter().fold(kept, Kept::without);

@@ -1,8 +1,6 @@
-//! The indexes that each purchase wrote, and that rare queries can do without.
+//! The index that each purchase wrote, and that rare queries can do without.
 
 pub(super) const DROPPED: &str = "
     -- Reports find purchases by their caller and time, also those of all callers.
     DROP INDEX purchases_at;
-    -- Replies expire in the order of their purchases, or soon after.
-    DROP INDEX replies_until;
 ";
