@@ -19,9 +19,8 @@ pub(super) const BUSY_TIMEOUT: Duration = Duration::from_secs(2);
 
 pub(super) const MAX_WAL_BYTES: u64 = 64 << 20;
 
-/// SQLite counts pages if it is positive. It allocates them as they are used: keys are random, so each
-/// new one needs another page of their index.
-const CACHE_KIB: &str = "-16384";
+/// For the connection that sells: keys are random, so each new one needs another page of their index.
+const CACHE_KIB: i32 = 8 << 10;
 
 const MOUNTS: &str = "/proc/self/mountinfo";
 
@@ -60,14 +59,14 @@ pub(super) fn connect(path: &Path, purpose: Purpose) -> Result<(Connection, File
         keep_plans(&connection)?;
         connection.set_prepared_statement_cache_capacity(64);
         // Sorts stay in memory: there may be no folder for temporary files.
-        let pragmas = [
-            ("cell_size_check", "ON"),
-            ("trusted_schema", "OFF"),
-            ("temp_store", "MEMORY"),
-            ("cache_size", CACHE_KIB),
-        ];
+        let pragmas =
+            [("cell_size_check", "ON"), ("trusted_schema", "OFF"), ("temp_store", "MEMORY")];
         for (pragma, value) in pragmas {
             connection.pragma_update(None, pragma, value)?;
+        }
+        if purpose == Purpose::Serve {
+            // A positive number would count pages.
+            connection.pragma_update(None, "cache_size", -CACHE_KIB)?;
         }
         let kind = schema::file_kind(&connection)?;
         check_version(kind, purpose)?;
