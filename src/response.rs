@@ -20,8 +20,9 @@ use serde::Serialize;
 use crate::problem::{Problem, SHOULD_RETRY, is_retried_by_sdks};
 
 /// The Content-Security-Policy of everything except the page.
-const API_CSP: &str = "default-src 'none'; base-uri 'none'; form-action 'none'; \
-                          frame-ancestors 'none'; sandbox";
+const API_CSP: HeaderValue = HeaderValue::from_static(
+    "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; sandbox",
+);
 
 /// Lets pages of any origin load and read a response.
 pub const CROSS_ORIGIN_HEADERS: [(HeaderName, &str); 2] = [
@@ -238,9 +239,9 @@ pub fn with_retry_hint(response: Response) -> Response {
 }
 
 /// Keeps browsers from running the body as a page, script or frame, whatever the gateway sent.
-pub fn with_security_headers(response: Response) -> Response {
-    let headers = [(CONTENT_SECURITY_POLICY, API_CSP), (X_CONTENT_TYPE_OPTIONS, "nosniff")];
-    with_headers(response, headers)
+pub fn with_security_headers(mut response: Response) -> Response {
+    response.headers_mut().insert(CONTENT_SECURITY_POLICY, API_CSP);
+    with_headers(response, [(X_CONTENT_TYPE_OPTIONS, "nosniff")])
 }
 
 pub fn with_headers<const N: usize>(

@@ -1,8 +1,11 @@
-//! Locks that ignore poisoning, and a limit per key.
+//! Locks that ignore poisoning, maps with a fast hash, and a limit per key.
 
 use std::collections::HashMap;
 use std::hash::Hash;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// A map for each request. Its hash has a random seed, as the standard one has.
+pub(crate) type FastMap<K, V> = HashMap<K, V, foldhash::fast::RandomState>;
 
 /// Locks the mutex, even if it is poisoned: each change under a lock is one step, so data is whole.
 pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -11,7 +14,7 @@ pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// The number of permits in use for each key.
 #[derive(Debug)]
-pub(crate) struct KeyedLimit<K: Clone + Eq + Hash>(Mutex<HashMap<K, usize>>);
+pub(crate) struct KeyedLimit<K: Clone + Eq + Hash>(Mutex<FastMap<K, usize>>);
 
 impl<K: Clone + Eq + Hash> Default for KeyedLimit<K> {
     fn default() -> Self {

@@ -26,7 +26,11 @@ impl CounterKey {
     ///
     /// From `shared_from` counters on, new callers share one per network, and from twice as many on,
     /// one per wider network.
-    pub fn new<T>(caller: &Caller, counters: &HashMap<Self, T>, shared_from: usize) -> Self {
+    pub fn new<T>(
+        caller: &Caller,
+        counters: &HashMap<Self, T, impl BuildHasher>,
+        shared_from: usize,
+    ) -> Self {
         let own = Self::Caller(caller.clone());
         if counters.len() < shared_from || counters.contains_key(&own) {
             return own;

@@ -3,7 +3,6 @@
 //! SDKs and browsers retry a lost POST on their own, mostly without a key. The ledger recognises
 //! duplicates when it holds the price.
 
-use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -25,7 +24,7 @@ use crate::problem::{
 use crate::store::{
     EarlierReply, ExistingPurchase, KeptReply, PurchaseId, PurchaseState, Service, Unavailable,
 };
-use crate::sync::lock;
+use crate::sync::{FastMap, lock};
 
 const RETRY_AFTER: Duration = Duration::from_secs(5);
 
@@ -36,7 +35,7 @@ const SMALL_REPLY: usize = 16 * 1_024;
 /// The running purchases of this process, and the memory for replays; shared by all cores.
 #[derive(Clone)]
 pub struct RunningPurchases {
-    calls: Arc<Mutex<HashMap<PurchaseId, RunningPurchase>>>,
+    calls: Arc<Mutex<FastMap<PurchaseId, RunningPurchase>>>,
     replays: Arc<Semaphore>,
 }
 
@@ -100,7 +99,7 @@ impl RunningPurchases {
 
 /// If the purchase panics, duplicates that joined see no outcome and ask the ledger.
 pub(super) struct RunningGuard {
-    calls: Arc<Mutex<HashMap<PurchaseId, RunningPurchase>>>,
+    calls: Arc<Mutex<FastMap<PurchaseId, RunningPurchase>>>,
     /// `None` once its outcome is published.
     id: Option<PurchaseId>,
 }

@@ -3,6 +3,7 @@
 use bytes::Bytes;
 use http::header::{CACHE_CONTROL, HeaderName};
 use http::{HeaderMap, HeaderValue, StatusCode};
+use uuid::Uuid;
 
 use crate::problem::{
     INVALID_IDEMPOTENCY_KEY, LEDGER_CHANGED, Problem, REPLAYED, TOLLGATE_PURCHASE,
@@ -79,7 +80,8 @@ fn add_receipt(mut response: Response, receipt: Receipt) -> Response {
     if let Ok(cost) = HeaderValue::try_from(receipt.cost.to_string()) {
         headers.insert(TOLLGATE_COST, cost);
     }
-    if let Ok(id) = HeaderValue::try_from(receipt.id.to_string()) {
+    let mut id = Uuid::encode_buffer();
+    if let Ok(id) = HeaderValue::from_str(receipt.id.0.hyphenated().encode_lower(&mut id)) {
         headers.insert(TOLLGATE_PURCHASE, id);
     }
     if receipt.is_replay {

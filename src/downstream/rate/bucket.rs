@@ -1,7 +1,6 @@
 //! Token buckets for callers, in bounded memory: beyond a number of buckets, new callers share one
 //! per network.
 
-use std::collections::HashMap;
 use std::io::Write;
 use std::num::NonZeroU32;
 use std::sync::{Arc, Mutex, OnceLock};
@@ -19,7 +18,7 @@ use tower_governor::key_extractor::KeyExtractor;
 use crate::access::counter_key::CounterKey;
 use crate::clock::{self, Instant};
 use crate::store::Caller;
-use crate::sync::lock;
+use crate::sync::{FastMap, lock};
 
 pub(in crate::downstream) const RATELIMIT_POLICY: HeaderName =
     HeaderName::from_static("ratelimit-policy");
@@ -37,7 +36,7 @@ pub(super) struct Bucket {
     pub(super) burst: NonZeroU32,
     pub(super) interval: Duration,
     /// What was left after each bucket's last use, which governor reports only then.
-    last_seen: Mutex<HashMap<CounterKey, (u32, Instant)>>,
+    last_seen: Mutex<FastMap<CounterKey, (u32, Instant)>>,
 }
 
 /// Unused: the key comes from the call, not from a request.

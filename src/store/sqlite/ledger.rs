@@ -20,6 +20,7 @@ use crate::store::rules::{Credit, ScopeBudget, Today, latest_plausible_day};
 use crate::store::{
     Clock, Digest, PeriodSpend, PurchaseId, PurchaseState, ScopeKind, SpendLimit, StoreCapacity,
 };
+use crate::sync::FastMap;
 
 pub(super) struct Ledger {
     pub(super) connection: Connection,
@@ -31,13 +32,13 @@ pub(super) struct Ledger {
     /// Keys that were repeated lately, by their first byte.
     repeated_keys: RefCell<HashMap<u8, Digest>>,
     /// The duplicates of this transaction that got a kept reply, by purchase.
-    replays: RefCell<HashMap<PurchaseId, i64>>,
+    replays: RefCell<FastMap<PurchaseId, i64>>,
     /// What another process committed last.
     data_version: Cell<i64>,
     /// Only in memory, because each start of a server begins with an unknown balance.
     pub(super) credit: Tracked<Credit>,
     /// Running purchases. One that is missing has to be looked up.
-    pub(super) running: RefCell<HashMap<PurchaseId, Purchase>>,
+    pub(super) running: RefCell<FastMap<PurchaseId, Purchase>>,
     pub(super) max_ended: Option<usize>,
     pub(super) ended_count: Tracked<usize>,
     pub(super) slots_taken: Cell<usize>,

@@ -4,7 +4,6 @@
 //! it contains.
 
 use std::borrow::Cow;
-use std::collections::HashMap;
 
 use rusqlite::{Connection, Row, params};
 
@@ -14,6 +13,7 @@ use super::statements::Statements;
 use crate::contract::money::{Period, Usd};
 use crate::store::rules::{MAX_AMOUNT, Today, checked_sum};
 use crate::store::{BudgetScope, ScopeKind, Unavailable};
+use crate::sync::FastMap;
 
 /// Beyond this number, all are read again.
 const MAX_COUNTERS: usize = 40_000;
@@ -80,7 +80,7 @@ pub(super) struct Counters {
     all: Vec<Counter>,
     totals: Vec<usize>,
     /// Of groups, callers and tokens.
-    by_name: [HashMap<Box<str>, Vec<usize>>; 3],
+    by_name: [FastMap<Box<str>, Vec<usize>>; 3],
     unsaved: Vec<usize>,
     /// The latest day that has a counter, once it was read.
     latest_day: Option<Option<u64>>,
