@@ -16,7 +16,7 @@ const MAX_BYTES: usize = 1_024 * 1_024;
 /// The capacity of the buffer that stays allocated between batches.
 const KEPT_BYTES: usize = 64 * 1_024;
 /// The pause after each write, so that a busy server writes many lines at once.
-const PAUSE: Duration = Duration::from_millis(2);
+const PAUSE: Duration = Duration::from_millis(10);
 
 pub(super) struct LogQueue {
     state: Mutex<State>,
