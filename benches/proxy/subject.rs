@@ -84,8 +84,10 @@ impl Subject {
         under: &[&str],
     ) -> Outcome<Self> {
         let folder = tempfile::tempdir()?;
-        let address = free_address()?;
-        let ops = free_address()?;
+        // Both at once: two that are asked for one after the other may be the same.
+        let (free, other) = (TcpListener::bind("127.0.0.1:0")?, TcpListener::bind("127.0.0.1:0")?);
+        let (address, ops) = (free.local_addr()?, other.local_addr()?);
+        drop((free, other));
         if let Some(ledger) = ledger {
             let copy = folder.path().join("tollgate.db");
             fs::copy(ledger, &copy)?;
