@@ -206,10 +206,14 @@ impl RefusalLog {
 
     /// Logs why a request was refused, unless the minute's lines are used up.
     fn log(&self, problem: &Problem, client: Option<&IpAddr>) {
-        let address = client.map(ToString::to_string);
         let kind = problem.kind();
-        let same = address.as_deref().unwrap_or_default();
-        if self.refused.is_due(kind.code, same.as_bytes()) {
+        let is_due = match client {
+            None => self.refused.is_due(kind.code, &[]),
+            Some(IpAddr::V4(address)) => self.refused.is_due(kind.code, &address.octets()),
+            Some(IpAddr::V6(address)) => self.refused.is_due(kind.code, &address.octets()),
+        };
+        if is_due {
+            let address = client.map(ToString::to_string);
             let (status, code, model) = (kind.status.as_u16(), kind.code, problem.model());
             let error = problem.errors().first().map(|error| error.code);
             // Other details may repeat what the caller sent.

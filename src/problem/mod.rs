@@ -106,6 +106,10 @@ struct ProblemDocument<'a> {
     errors: &'a [FieldError],
 }
 
+/// Allocated once for the headers of all layers, and for the document.
+const EXPECTED_HEADERS: usize = 12;
+const EXPECTED_BYTES: usize = 512;
+
 /// Another process may have taken over by then.
 const DRAIN_RETRY_AFTER: Duration = Duration::from_secs(5);
 
@@ -250,8 +254,10 @@ impl Problem {
             budget: self.budget(),
             errors: &self.errors,
         };
+        let mut json = Vec::with_capacity(EXPECTED_BYTES);
         // Serializing strings and numbers cannot fail.
-        serde_json::to_vec(&document).unwrap_or_default().into()
+        serde_json::to_writer(&mut json, &document).ok();
+        json.into()
     }
 
     pub fn to_openai_json(&self) -> Bytes {
@@ -279,6 +285,7 @@ impl Problem {
         let mut response = Response::new(self.to_json(request_id));
         *response.status_mut() = self.kind.status;
         let headers = response.headers_mut();
+        headers.reserve(EXPECTED_HEADERS);
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
         headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
         if let Some(seconds) = self.retry_after {
