@@ -18,7 +18,8 @@ use crate::clock::{self, Date};
 use crate::contract::money::{Period, Usd};
 use crate::store::rules::{Credit, ScopeBudget, Today, latest_plausible_day};
 use crate::store::{
-    Clock, Digest, PeriodSpend, PurchaseId, PurchaseState, ScopeKind, SpendLimit, StoreCapacity,
+    Clock, Digest, MoneyKind, PeriodSpend, PurchaseId, PurchaseState, ScopeKind, SpendLimit,
+    StoreCapacity,
 };
 use crate::sync::FastMap;
 
@@ -185,6 +186,15 @@ impl Ledger {
         self.replies.invalidate();
         self.has_ended.set(false);
         self.latest_number.set(None);
+    }
+
+    /// Sets the kind of money if the ledger has none yet, and returns whether the ledger has this
+    /// kind.
+    pub(super) fn set_money_kind(&self, money: MoneyKind) -> Result<bool> {
+        let give = "INSERT OR IGNORE INTO money (number, kind) VALUES (1, ?)";
+        self.connection.run(give, [money.name()])?;
+        let ask = "SELECT kind = ? FROM money";
+        Ok(self.connection.query_row(ask, [money.name()], |row| row.get(0))?)
     }
 
     pub(super) fn clear(&self) -> Result<()> {

@@ -21,9 +21,9 @@ use crate::contract::money::Usd;
 use crate::store::model::SYNC_THRESHOLD;
 use crate::store::rules::{self, Credit, ScopeBudget, Today};
 use crate::store::{
-    AccountStatus, BudgetScope, CreditWatermark, DedupeKey, Held, KeptReply, MoneyKind,
-    PeriodSpend, PurchaseId, PurchaseState, RemainingCredit, Reservation, ReserveError, ScopeKind,
-    Settlement, SlotId, Unavailable, WantedSlot,
+    AccountStatus, BudgetScope, CreditWatermark, DedupeKey, Held, KeptReply, PeriodSpend,
+    PurchaseId, PurchaseState, RemainingCredit, Reservation, ReserveError, ScopeKind, Settlement,
+    SlotId, Unavailable, WantedSlot,
 };
 
 /// How often a purchase that another process may end is polled.
@@ -256,16 +256,6 @@ impl SqliteStore {
 }
 
 impl Ledger {
-    /// Sets the kind of money if the ledger has none yet, and returns whether the ledger has this
-    /// kind.
-    pub(super) fn set_money_kind(&self, money: MoneyKind) -> Result<bool> {
-        let give = "INSERT OR IGNORE INTO money (number, kind) VALUES (1, ?)";
-        self.connection.run(give, [money.name()])?;
-        let ask = "SELECT kind = ? FROM money";
-        Ok(self.connection.query_row(ask, [money.name()], |row| row.get(0))?)
-    }
-
-    /// Checks everything before it writes, so that a refusal leaves nothing to roll back.
     pub(super) fn reserve(
         &self,
         statements: &Statements<'_>,
@@ -275,41 +265,52 @@ impl Ledger {
         let now = self.now();
         // Most keys are new, and the insert finds the others, so a key needs no query.
         let is_new = match &reservation.dedupe_key {
-            DedupeKey::IdempotencyKey { key, .. } => !self.was_repeated(key),
+            DedupeKey::IdempotencyKey { key, .. } => {
+                !reservation.replay_only && !self.was_repeated(key)
+            }
             DedupeKey::Quote { .. } | DedupeKey::Fingerprint(_) => false,
         };
-        let judged = if is_new && !reservation.replay_only {
-            Ok(None)
-        } else {
-            self.find_earlier(statements, reservation, now)?
-        };
-        let expired = match judged {
+        let held =
+            if is_new { self.hold(statements, (reservation, None), send, now)? } else { None };
+        if let Some(Ok(watermark)) = held {
+            return Ok(Ok(watermark));
+        }
+        // A duplicate is answered whatever is left.
+        let expired = match self.find_earlier(statements, reservation, now)? {
             Ok(expired) => expired,
-            Err(refused) => return Ok(Err(refused)),
+            Err(earlier) => return Ok(Err(earlier)),
         };
+        let held = match held {
+            None => self.hold(statements, (reservation, expired), send, now)?,
+            refused => refused,
+        };
+        held.ok_or_else(|| Unavailable("the purchase is already in the ledger".into()).into())
+    }
+
+    /// Holds the price unless a budget or the balance refuses it. Returns `None` if a purchase has this
+    /// id or key.
+    ///
+    /// Checks everything before it writes, so that a refusal leaves nothing to roll back.
+    fn hold(
+        &self,
+        statements: &Statements<'_>,
+        (reservation, expired): (&Reservation, Option<i64>),
+        send: Option<(SlotId, AccountStatus)>,
+        now: Duration,
+    ) -> Result<Option<Result<CreditWatermark, ReserveError>>> {
         let today = self.today(statements, now)?;
         let scopes = self.scope_budgets(statements, reservation, (now, today))?;
         let (mut credit, price) = (self.credit.get(), reservation.price);
         let covered = rules::check_budgets(&scopes, price)
             .and_then(|()| credit.hold(price, reservation.budgets.balance_floor, now));
         if let Err(refused) = covered {
-            // A duplicate is answered whatever is left.
-            let judged = self.find_earlier(statements, reservation, now)?;
-            return Ok(Err(judged.err().unwrap_or(refused)));
+            return Ok(Some(Err(refused)));
         }
-        let inserted = self.insert(statements, (reservation, expired), send, (now, today))?;
-        let purchase = match inserted {
-            Some(purchase) => purchase,
-            None => {
-                let expired = match self.find_earlier(statements, reservation, now)? {
-                    Ok(expired) => expired,
-                    Err(refused) => return Ok(Err(refused)),
-                };
-                let known = || Unavailable("the purchase is already in the ledger".into());
-                let again = self.insert(statements, (reservation, expired), send, (now, today))?;
-                again.ok_or_else(known)?
-            }
-        };
+        if let Some(number) = expired {
+            self.clear_dedupe_key(number)?;
+        }
+        let inserted = self.insert(statements, reservation, send, (now, today))?;
+        let Some(purchase) = inserted else { return Ok(None) };
         self.change_spend(statements, &purchase, Usd::ZERO, price)?;
         outbox::write_crossings(&self.connection, reservation, &scopes, (now, today))?;
         self.credit.set(credit);
@@ -317,7 +318,7 @@ impl Ledger {
         if let Some((slot, _)) = send {
             slots::take(self, statements, slot, now)?;
         }
-        Ok(Ok(credit.watermark()))
+        Ok(Some(Ok(credit.watermark())))
     }
 
     /// Returns the limits of all scopes that the purchase counts in, and of absent ones none.
@@ -350,13 +351,10 @@ impl Ledger {
     fn insert(
         &self,
         statements: &Statements<'_>,
-        (reservation, expired): (&Reservation, Option<i64>),
+        reservation: &Reservation,
         send: Option<(SlotId, AccountStatus)>,
         (now, today): (Duration, Today),
     ) -> Result<Option<Purchase>> {
-        if let Some(number) = expired {
-            self.clear_dedupe_key(number)?;
-        }
         let (key, payload, fingerprint) = match &reservation.dedupe_key {
             DedupeKey::IdempotencyKey { key, payload } | DedupeKey::Quote { key, payload, .. } => {
                 (Some(key), Some(payload), None)
