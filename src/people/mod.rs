@@ -1,4 +1,5 @@
-//! What admins change over HTTP: members, groups, budgets and logins. The command line makes the same changes of the store.
+//! Changes that admins make over HTTP: to members, groups, budgets and logins. The command line makes the same
+//! changes in the store.
 
 mod budgets;
 mod groups;

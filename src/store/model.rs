@@ -113,7 +113,7 @@ pub struct Reservation {
     pub requires: Precondition,
 }
 
-/// What a caller was told about the ledger. If it is no longer true, a shared ledger has lost
+/// Facts about the ledger that a purchase relies on. If one no longer holds, a shared ledger has lost
 /// purchases, perhaps the same one, and holds nothing. A ledger in a file loses none while it is open.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Precondition {

@@ -120,7 +120,7 @@ fn admin_ends_the_sign_ins_of_a_user() {
     sign_in_as(&page, &service, &gate, ("root", "admin"));
     page.find(("tab", "Members")).click();
     page.find(("button", "End a user’s sign-ins")).click();
-    page.find(("textbox", "User")).fill("nobody");
+    page.find(("textbox", "User")).fill("unknown");
     page.press("Enter");
     page.wait_for_text("no user of this name has signed in");
     page.evaluate("document.querySelector('dialog input').select()");

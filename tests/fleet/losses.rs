@@ -13,7 +13,7 @@ const HOLD: Traffic = Traffic::Statement("WITH t AS", "INSERT INTO purchases");
 /// Looks whether a purchase of another server has ended.
 const LOOK: Traffic = Traffic::Statement("SELECT state FROM purchases", "");
 const LOSE: &str = "DELETE FROM purchases; DELETE FROM spent";
-/// What a server does that has noticed a loss.
+/// Renames the ledger, as a server does after it has noticed a loss.
 const RENAME: &str = "UPDATE store SET name = 'durable-next'";
 
 /// Adds a server behind a relay to the database.

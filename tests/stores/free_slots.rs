@@ -174,7 +174,7 @@ async fn purchases_and_turns_read_no_slots_that_are_free_again() {
     assert!((1..1_000).contains(&read), "{read} rows");
 }
 
-/// A purchase's task may end while its hold is under way. What ends it then goes other ways.
+/// If the task of a purchase ends while its hold is in flight, the release must not overtake the hold.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn slot_of_a_purchase_that_is_dropped_before_its_answer_is_free() {
     let fixture = Fixture::on_postgres().await;

@@ -276,7 +276,7 @@ async fn outcome_of_a_lost_purchase_is_counted() {
         (2, Settlement::Released),
     ] {
         let sent = fixture.send(&reservation("ann", PRICE)).await;
-        // What a failover to a replica that lags behind leaves.
+        // As after a failover to a replica that lags behind.
         fixture.database().sql("DELETE FROM purchases");
         fixture.settle(sent, end).await;
         assert_eq!(counted(), expected);

@@ -12,7 +12,7 @@ use tollgate::store::{Precondition, PurchaseId, Reservation, ReserveError, Settl
 use crate::fixture::*;
 use crate::instances::{LOCK_WAITS, blocker, wait_for};
 
-/// What another instance does that has noticed a loss.
+/// Renames the ledger, as another instance does after it has noticed a loss.
 const RENAME: &str = "UPDATE store SET name = 'durable-next'";
 
 fn of_ledger(name: Arc<str>) -> Reservation {
@@ -76,7 +76,7 @@ async fn lost_commits_rename_the_ledger_at_every_instance() {
     })
     .await;
     assert_eq!(fixture.store.name(), old);
-    // What a failover to a replica that lags behind leaves.
+    // As after a failover to a replica that lags behind.
     fixture.database().sql("UPDATE instances SET beat = 0");
     bounded(async {
         while fixture.store.name() == old || other.name() != fixture.store.name() {

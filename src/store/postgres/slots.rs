@@ -52,8 +52,8 @@ impl PostgresStore {
         self.lanes().notify(&self.lanes().marks, Step::plain(statement!(RELEASE, slot.0)));
     }
 
-    /// Deletes the slot of a purchase whose step nobody waits for any more. A release on another lane
-    /// might come before that step.
+    /// Deletes the slot of a purchase whose task ended before its step was answered. On another lane,
+    /// the release might overtake that step.
     fn release_slot_after_sale(&self, slot: SlotId) {
         self.shared().slots.give_up(slot);
         let release = Step::new(Need::Counting, vec![statement!(RELEASE, slot.0)]).ending_slots();
@@ -101,7 +101,7 @@ impl PostgresStore {
     }
 }
 
-/// A slot that a purchase takes with its hold. Unless the step is answered, nobody uses the slot.
+/// The slot that a purchase takes with its hold. It is released if the task ends before the answer.
 pub(super) struct UnansweredSlot<'a> {
     store: &'a PostgresStore,
     slot: Option<SlotId>,
