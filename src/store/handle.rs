@@ -107,8 +107,12 @@ impl Store {
 
     /// Runs operations on the caller's thread, so that paused time stands still.
     #[doc(hidden)]
-    pub fn serve_inline(path: &Path, clock: Clock) -> Result<Self, OpenError> {
-        SqliteStore::serve_inline(path, clock).map(Self::from)
+    pub fn serve_inline(
+        path: &Path,
+        clock: Clock,
+        capacity: StoreCapacity,
+    ) -> Result<Self, OpenError> {
+        SqliteStore::serve_inline(path, clock, capacity).map(Self::from)
     }
 
     #[doc(hidden)]

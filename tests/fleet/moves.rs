@@ -28,6 +28,8 @@ const OLDER_FILE: &str = "
     ALTER TABLE members DROP COLUMN week_micros; ALTER TABLE members DROP COLUMN ever_micros;
     ALTER TABLE members DROP COLUMN group_name;
     CREATE INDEX purchases_at ON purchases (at);
+    DROP TABLE dedupe_keys; ALTER TABLE identity DROP COLUMN keys_through;
+    CREATE UNIQUE INDEX purchases_key ON purchases (key) WHERE key IS NOT NULL;
     PRAGMA user_version = 9";
 
 /// A ledger of many purchases in the database.
@@ -236,7 +238,7 @@ fn ledger_of_another_version_stays_where_it_is() {
     drop(file);
     let refused = fleet.run(&THERE);
     assert_eq!(refused.code, Some(1), "{refused:?}");
-    let why = "its version is 9; start the server once to migrate it to 12";
+    let why = "its version is 9; start the server once to migrate it to 13";
     assert!(refused.stderr.contains(why), "{refused:?}");
     assert_replays(&mut fleet, &FILE, "k");
     copy(&fleet, &THERE);

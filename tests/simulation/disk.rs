@@ -14,7 +14,7 @@ use std::thread;
 use std::time::Duration;
 
 use tollgate::clock;
-use tollgate::store::{Clock, PurchaseId, PurchaseRecord, Store, Unavailable};
+use tollgate::store::{Clock, PurchaseId, PurchaseRecord, Store, StoreCapacity, Unavailable};
 
 use crate::clients::number;
 use crate::dice::fixed;
@@ -23,6 +23,11 @@ use crate::world::World;
 thread_local! {
     /// A store in memory, used for one seed after the other, and its wall clock.
     static MEMORY: RefCell<Option<(Store, Arc<AtomicU64>)>> = const { RefCell::new(None) };
+}
+
+/// Keys are written to their index soon, because a run has few.
+fn capacity() -> StoreCapacity {
+    StoreCapacity { waiting_keys: 2, ..StoreCapacity::default() }
 }
 
 /// What remains of a dead process.
@@ -37,7 +42,7 @@ impl Platter {
     pub(crate) fn in_memory() -> Self {
         let new = || {
             let wall = Arc::default();
-            (Store::in_memory(clock_at(&wall)), wall)
+            (Store::in_memory_with_capacity(clock_at(&wall), capacity()), wall)
         };
         let (store, wall) = MEMORY.with_borrow_mut(|kept| kept.get_or_insert_with(new).clone());
         finish(store.clear()).expect("it is empty");
@@ -55,7 +60,7 @@ impl Platter {
         match &self.file {
             Some(file) => {
                 self.store = None;
-                let opened = Store::serve_inline(file, clock_at(&self.wall));
+                let opened = Store::serve_inline(file, clock_at(&self.wall), capacity());
                 self.store = Some(opened.expect("the ledger opens again"));
             }
             None => finish(self.store().recover()).expect("recovered"),

@@ -227,8 +227,13 @@ async fn purchase_id_is_accepted_once(fixture: Fixture) {
 }
 
 /// Three replies, or ten bytes of them.
-const LITTLE: StoreCapacity =
-    StoreCapacity { replies: 3, reply_bytes: 10, ended_purchases: 250_000, pages: None };
+const LITTLE: StoreCapacity = StoreCapacity {
+    replies: 3,
+    reply_bytes: 10,
+    ended_purchases: 250_000,
+    waiting_keys: 4,
+    pages: None,
+};
 
 #[tokio::test]
 async fn oldest_replies_are_evicted_first_and_keep_their_keys() {

@@ -9,6 +9,7 @@ mod concurrency;
 mod connect;
 mod damage;
 mod dedupe;
+mod dedupe_keys;
 mod disk;
 mod extras;
 mod faults;

@@ -24,14 +24,10 @@ impl Ledger {
     ) -> Result<Result<Option<i64>, ReserveError>> {
         let judged = match &reservation.dedupe_key {
             DedupeKey::IdempotencyKey { key, payload } => {
-                let found = Self::find_by_key(statements, key, payload, now)?;
-                if found.is_err() {
-                    self.note_repeated(key);
-                }
-                found
+                self.find_by_key(statements, key, payload, now)?
             }
             DedupeKey::Quote { key, others, payload } => {
-                Self::find_by_quote(statements, (key, others), payload, now)?
+                self.find_by_quote(statements, (key, others), payload, now)?
             }
             DedupeKey::Fingerprint(like) => {
                 self.find_duplicate(statements, like, now)?.map_or(Ok(None), Err)
@@ -44,16 +40,21 @@ impl Ledger {
     }
 
     fn find_by_key(
+        &self,
         statements: &Statements<'_>,
         key: &Digest,
         payload: &Digest,
         now: Duration,
     ) -> Result<Result<Option<i64>, ReserveError>> {
+        let Some(number) = self.dedupe_keys.borrow().find(statements, key)? else {
+            return Ok(Ok(None));
+        };
         let find = "SELECT purchases.number, id, state, coalesce(cost_micros, price_micros), keep_until,
                 length(body), status, is_json, CASE WHEN length(body) <= 16384 THEN body END, payload
-            FROM purchases LEFT JOIN replies USING (number) WHERE key = ?";
+            FROM purchases LEFT JOIN replies USING (number) WHERE purchases.number = ? AND key = ?";
         let found = |row: &Row<'_>| Ok((FoundPurchase::read(row, now)?, row.get(9)?));
-        let found: Option<(FoundPurchase, Digest)> = statements.first(find, [key], found)?;
+        let found: Option<(FoundPurchase, Digest)> =
+            statements.first(find, params![number, key], found)?;
         let Some((found, first)) = found else { return Ok(Ok(None)) };
         Ok(if found.is_expired {
             Ok(Some(found.number))
@@ -66,14 +67,15 @@ impl Ledger {
 
     /// Like [`find_by_key`](Self::find_by_key), but a purchase with one of the `others` counts, too.
     fn find_by_quote(
+        &self,
         statements: &Statements<'_>,
         (key, others): (&Digest, &[Digest]),
         payload: &Digest,
         now: Duration,
     ) -> Result<Result<Option<i64>, ReserveError>> {
-        let own = Self::find_by_key(statements, key, payload, now)?;
+        let own = self.find_by_key(statements, key, payload, now)?;
         for other in others.iter().filter(|_| own.is_ok()) {
-            if let Err(found) = Self::find_by_key(statements, other, payload, now)? {
+            if let Err(found) = self.find_by_key(statements, other, payload, now)? {
                 return Ok(Err(found));
             }
         }
@@ -115,6 +117,11 @@ impl Ledger {
     }
 
     pub(super) fn clear_dedupe_key(&self, number: i64) -> Result<()> {
+        let statements = Statements::new(&self.connection);
+        let key = "SELECT key FROM purchases WHERE number = ? AND key IS NOT NULL";
+        if let Some(key) = statements.first(key, [number], |row| row.get(0))? {
+            self.dedupe_keys.borrow_mut().remove(&statements, &key, number)?;
+        }
         let clear =
             "UPDATE purchases SET key = NULL, payload = NULL, fingerprint = NULL WHERE number = ?";
         self.connection.run(clear, [number])?;

@@ -137,7 +137,7 @@ pub(super) fn check_whole_pages(connection: &Connection, path: &Path) -> Result<
     }
 }
 
-/// Checks the file's structure, its indexes, its times and its counters. Reads the whole file. Only damage has
+/// Checks the file's structure, its indexes, its times, its counters and its idempotency keys. Reads the whole file. Only damage has
 /// the cause [`Cause::Damaged`]; the check itself may fail, too.
 pub(super) fn check_integrity(connection: &mut Connection) -> Result<(), Reason> {
     let failed = |error: rusqlite::Error| {
@@ -158,10 +158,20 @@ pub(super) fn check_integrity(connection: &mut Connection) -> Result<(), Reason>
     if earlier != 0 {
         return Err(damaged(format!("{earlier} purchases have a time before 1970")));
     }
-    let wrong = count_wrong_counters(&view).map_err(failed)?;
+    let version =
+        view.pragma_query_value(None, "user_version", |row| row.get(0)).map_err(failed)?;
+    let wrong = count_wrong_counters(&view, version).map_err(failed)?;
     if wrong != 0 {
         let why = format!("{wrong} counters differ from the sum of their purchases");
         return Err(damaged(why));
+    }
+    if let Some(missing) = schema::unindexed_keys(version) {
+        let missing: i64 = view.query_row(missing, [], |row| row.get(0)).map_err(failed)?;
+        if missing != 0 {
+            return Err(damaged(format!(
+                "{missing} idempotency keys are missing from their index"
+            )));
+        }
     }
     view.commit().map_err(failed)
 }
@@ -169,8 +179,7 @@ pub(super) fn check_integrity(connection: &mut Connection) -> Result<(), Reason>
 /// Counts the counters that are not the sum of their purchases. The sums are made here, because
 /// SQLite would sort all purchases for them, and by a hash of each counter's name, because there
 /// may be a million callers.
-fn count_wrong_counters(view: &Connection) -> rusqlite::Result<usize> {
-    let version = view.pragma_query_value(None, "user_version", |row| row.get(0))?;
+fn count_wrong_counters(view: &Connection, version: i64) -> rusqlite::Result<usize> {
     let mut differences = HashMap::<[u8; 16], i64>::new();
     let mut add = |scope: [&[u8]; 2], unit: &[u8], period: i64, micros: i64| {
         let mut hasher = blake3::Hasher::new();

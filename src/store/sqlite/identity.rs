@@ -124,11 +124,12 @@ impl LedgerIdentity {
         self.suspect_reason == Some(NOT_CLOSED)
     }
 
-    /// Requires that no purchase is running.
+    /// Requires that no purchase is running and no idempotency key waits.
     pub(super) fn save(&self, connection: &Connection) -> Result<(), StoreError> {
         connection.execute(
-            "INSERT OR REPLACE INTO identity (number, name, nonce, boot, ended_through)
-             VALUES (1, ?, ?, ?, (SELECT coalesce(max(number), 0) FROM purchases))",
+            "INSERT OR REPLACE INTO identity (number, name, nonce, boot, ended_through, keys_through)
+             SELECT 1, ?, ?, ?, latest, latest
+             FROM (SELECT coalesce(max(number), 0) AS latest FROM purchases)",
             params![self.name, self.state.nonce, self.boot],
         )?;
         Ok(())

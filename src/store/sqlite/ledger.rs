@@ -1,7 +1,6 @@
 //! An open ledger: its connection, cached state and counters.
 
 use std::cell::{Cell, RefCell};
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,16 +9,17 @@ use tracing::warn;
 
 use super::Result;
 use super::column::Sql;
+use super::dedupe_keys::DedupeKeys;
 use super::limits::KeptLimits;
 use super::replies::Replies;
 use super::spent::{self, Counters, Scope};
 use super::statements::Statements;
+use super::tracked::Tracked;
 use crate::clock::{self, Date};
 use crate::contract::money::{Period, Usd};
 use crate::store::rules::{Credit, ScopeBudget, Today, latest_plausible_day};
 use crate::store::{
-    Clock, Digest, MoneyKind, PeriodSpend, PurchaseId, PurchaseState, ScopeKind, SpendLimit,
-    StoreCapacity,
+    Clock, MoneyKind, PeriodSpend, PurchaseId, PurchaseState, ScopeKind, SpendLimit, StoreCapacity,
 };
 use crate::sync::FastMap;
 
@@ -30,8 +30,7 @@ pub(super) struct Ledger {
     counters: RefCell<Counters>,
     /// `None` until they are read.
     limits: RefCell<Option<KeptLimits>>,
-    /// Keys that were repeated lately, by their first byte.
-    repeated_keys: RefCell<HashMap<u8, Digest>>,
+    pub(super) dedupe_keys: RefCell<DedupeKeys>,
     /// The duplicates of this transaction that got a kept reply, by purchase.
     replays: RefCell<FastMap<PurchaseId, i64>>,
     /// What another process committed last.
@@ -70,31 +69,6 @@ impl Purchase {
     }
 }
 
-/// A value outside of the database that follows its transactions.
-#[derive(Default)]
-pub(super) struct Tracked<T> {
-    current: Cell<T>,
-    committed: Cell<T>,
-}
-
-impl<T: Copy> Tracked<T> {
-    pub(super) fn get(&self) -> T {
-        self.current.get()
-    }
-
-    pub(super) fn set(&self, value: T) {
-        self.current.set(value);
-    }
-
-    fn commit(&self) {
-        self.committed.set(self.current.get());
-    }
-
-    fn roll_back(&self) {
-        self.current.set(self.committed.get());
-    }
-}
-
 impl Ledger {
     pub(super) fn new(connection: Connection, capacity: StoreCapacity, clock: Clock) -> Self {
         Self {
@@ -103,7 +77,7 @@ impl Ledger {
             replies: Replies::new(capacity),
             counters: RefCell::default(),
             limits: RefCell::default(),
-            repeated_keys: RefCell::default(),
+            dedupe_keys: RefCell::new(DedupeKeys::new(capacity.waiting_keys)),
             replays: RefCell::default(),
             data_version: Cell::default(),
             credit: Tracked::default(),
@@ -147,16 +121,6 @@ impl Ledger {
         self.limits.borrow_mut().take();
     }
 
-    /// Returns whether the key is probably known. If it is not, an insert tells, which then takes
-    /// more than twice as long as a query would have.
-    pub(super) fn was_repeated(&self, key: &Digest) -> bool {
-        self.repeated_keys.borrow().get(&key[0]) == Some(key)
-    }
-
-    pub(super) fn note_repeated(&self, key: &Digest) {
-        self.repeated_keys.borrow_mut().insert(key[0], *key);
-    }
-
     pub(super) fn count_replay(&self, id: PurchaseId) {
         *self.replays.borrow_mut().entry(id).or_default() += 1;
     }
@@ -173,6 +137,7 @@ impl Ledger {
     pub(super) fn committed(&self) {
         self.credit.commit();
         self.ended_count.commit();
+        self.dedupe_keys.borrow_mut().committed();
     }
 
     /// Forgets what was read or counted in a transaction that was rolled back.
@@ -181,6 +146,7 @@ impl Ledger {
         self.forget_limits();
         self.credit.roll_back();
         self.ended_count.roll_back();
+        self.dedupe_keys.borrow_mut().rolled_back();
         self.running.borrow_mut().clear();
         self.replays.borrow_mut().clear();
         self.replies.invalidate();
@@ -209,6 +175,7 @@ impl Ledger {
         self.counters.borrow_mut().forget();
         self.forget_limits();
         self.running.borrow_mut().clear();
+        self.dedupe_keys.borrow_mut().clear();
         self.credit.set(Credit::default());
         self.replies.invalidate();
         self.ended_count.set(0);
@@ -229,6 +196,7 @@ impl Ledger {
                      ORDER BY ended_at, number LIMIT 1";
         let first: i64 = self.connection.query_row(first, [], |row| row.get(0))?;
         self.connection.execute("DELETE FROM replies WHERE number = ?", [first])?;
+        self.clear_dedupe_key(first)?;
         self.connection.execute("DELETE FROM purchases WHERE number = ?", [first])?;
         self.ended_count.set(bound);
         self.replies.invalidate();

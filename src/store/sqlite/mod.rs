@@ -11,6 +11,7 @@ mod command;
 mod command_gate;
 mod command_queue;
 mod dedupe;
+mod dedupe_keys;
 mod file;
 mod groups;
 mod handle;
@@ -32,6 +33,7 @@ mod slots;
 mod spent;
 mod statements;
 mod subjects;
+mod tracked;
 #[cfg(feature = "postgres")]
 pub(super) mod transfer;
 mod writer;

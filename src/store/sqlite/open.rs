@@ -63,6 +63,7 @@ impl SqliteStore {
             connection.set_prepared_statement_cache_capacity(128);
             let mut ledger = Ledger::new(connection, capacity, clock.clone());
             ledger.max_ended = Some(capacity.ended_purchases);
+            ledger.dedupe_keys.borrow_mut().let_wait();
             Ok(ledger)
         };
         let gate = CommandGate::opened();
@@ -89,10 +90,14 @@ impl SqliteStore {
         Self::from_inner(inner)
     }
 
-    pub(in crate::store) fn serve_inline(path: &Path, clock: Clock) -> Result<Self, OpenError> {
+    pub(in crate::store) fn serve_inline(
+        path: &Path,
+        clock: Clock,
+        capacity: StoreCapacity,
+    ) -> Result<Self, OpenError> {
         let (path, gate) = (&canonical_path(path), CommandGate::opened());
         let locked = LockedLedger::acquire(path, LockHolder::Server(None), Duration::ZERO, &clock)?;
-        let writer = locked.open(&clock, StoreCapacity::default(), None, &gate)?;
+        let writer = locked.open(&clock, capacity, None, &gate)?;
         Ok(Self::inline(path, clock, writer, gate))
     }
 

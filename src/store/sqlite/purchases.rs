@@ -263,32 +263,17 @@ impl Ledger {
         send: Option<(SlotId, AccountStatus)>,
     ) -> Result<Result<CreditWatermark, ReserveError>> {
         let now = self.now();
-        // Most keys are new, and the insert finds the others, so a key needs no query.
-        let is_new = match &reservation.dedupe_key {
-            DedupeKey::IdempotencyKey { key, .. } => {
-                !reservation.replay_only && !self.was_repeated(key)
-            }
-            DedupeKey::Quote { .. } | DedupeKey::Fingerprint(_) => false,
-        };
-        let held =
-            if is_new { self.hold(statements, (reservation, None), send, now)? } else { None };
-        if let Some(Ok(watermark)) = held {
-            return Ok(Ok(watermark));
-        }
         // A duplicate is answered whatever is left.
         let expired = match self.find_earlier(statements, reservation, now)? {
             Ok(expired) => expired,
             Err(earlier) => return Ok(Err(earlier)),
         };
-        let held = match held {
-            None => self.hold(statements, (reservation, expired), send, now)?,
-            refused => refused,
-        };
+        let held = self.hold(statements, (reservation, expired), send, now)?;
         held.ok_or_else(|| Unavailable("the purchase is already in the ledger".into()).into())
     }
 
     /// Holds the price unless a budget or the balance refuses it. Returns `None` if a purchase has this
-    /// id or key.
+    /// id.
     ///
     /// Checks everything before it writes, so that a refusal leaves nothing to roll back.
     fn hold(
@@ -347,7 +332,7 @@ impl Ledger {
         ])
     }
 
-    /// Returns `None` if a purchase has this id or key; then nothing was written.
+    /// Returns `None` if a purchase has this id; then nothing was written.
     fn insert(
         &self,
         statements: &Statements<'_>,
@@ -391,6 +376,9 @@ impl Ledger {
         }
         let number = self.connection.last_insert_rowid();
         self.latest_number.set(Some(number));
+        if let Some(key) = key {
+            self.dedupe_keys.borrow_mut().add(statements, key, number)?;
+        }
         if number % ENDED_INTERVAL == 0 {
             statements.run(ADVANCE_ENDED, [])?;
         }
@@ -464,6 +452,7 @@ impl Ledger {
             self.settle(&statements, id, &settlement)?;
         }
         self.write_counters(&statements)?;
+        self.dedupe_keys.borrow_mut().recover(&self.connection)?;
         self.credit.set(Credit::default());
         slots::recover(self, self.now())
     }

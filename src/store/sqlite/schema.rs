@@ -311,7 +311,7 @@ const MIGRATIONS: &[&[&str]] = &[&["
     logins::TABLES,
     moves::TABLES,
     outbox::TABLES,
-], &[jobs::TABLES], &[indexes::DROPPED]];
+], &[jobs::TABLES], &[indexes::DROPPED], &[indexes::DEDUPE_KEYS]];
 
 /// The version that renamed states, and the columns of prices and fingerprints.
 const NEW_NAMES: i64 = 6;
@@ -321,6 +321,9 @@ const ENDED_THROUGH: i64 = 8;
 
 /// The version that added groups and tokens.
 const GROUPS: i64 = 10;
+
+/// The version that made a table of the index on idempotency keys.
+const DEDUPE_KEYS: i64 = 13;
 
 /// Returns the condition for running purchases in a file of this version.
 pub(super) fn is_running(version: i64) -> &'static str {
@@ -343,6 +346,17 @@ pub(super) fn counted(version: i64) -> &'static str {
         "SELECT caller, day, month, CASE state WHEN 'released' THEN 0 WHEN 'charged' THEN cost_micros
             ELSE price_micros END AS micros, group_name, token FROM purchases"
     }
+}
+
+/// Selects how many keys are missing from their index in a file of this version, if it may lack some.
+pub(super) fn unindexed_keys(version: i64) -> Option<&'static str> {
+    (version >= DEDUPE_KEYS).then_some(
+        "SELECT count(*) FROM purchases
+         WHERE number <= coalesce((SELECT keys_through FROM identity), 0) AND key IS NOT NULL
+            AND NOT EXISTS (SELECT 1 FROM dedupe_keys
+                WHERE dedupe_keys.key = substr(purchases.key, 1, 16)
+                    AND dedupe_keys.number = purchases.number)",
+    )
 }
 
 pub(super) fn newest_version() -> i64 {

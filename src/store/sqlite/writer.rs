@@ -90,7 +90,9 @@ impl Target<'_, '_> {
         for command in batch {
             command.run(self.ledger, self.statements).map_err(Failure::of_command)?;
         }
-        self.ledger.write_counters(self.statements).map_err(Failure::of_command)
+        self.ledger.write_counters(self.statements).map_err(Failure::of_command)?;
+        let mut keys = self.ledger.dedupe_keys.borrow_mut();
+        keys.write_next(self.statements).map_err(Failure::of_command)
     }
 }
 

@@ -69,7 +69,7 @@ const TABLES: &[Table] = &[
 ];
 
 /// Tables of files with at most one row, which [`Facts`](super::side::Facts) has, those of a copy, and
-/// what a server writes from its settings.
+/// what a server writes from its settings or from other tables.
 const NOT_ROWS_OF_SQLITE: &[&str] = &[
     "identity",
     "money",
@@ -79,6 +79,7 @@ const NOT_ROWS_OF_SQLITE: &[&str] = &[
     "moved",
     "imports",
     "webhooks",
+    "dedupe_keys",
 ];
 /// The same of PostgreSQL, what only living instances need, and replies that are kept for a day for
 /// the operator.

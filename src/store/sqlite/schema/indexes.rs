@@ -1,6 +1,17 @@
-//! The index that each purchase wrote, and that rare queries can do without.
+//! Indexes that each purchase wrote, and that something cheaper replaced.
 
 pub(super) const DROPPED: &str = "
     -- Reports find purchases by their caller and time, also those of all callers.
     DROP INDEX purchases_at;
+";
+
+pub(super) const DEDUPE_KEYS: &str = "
+    DROP INDEX purchases_key;
+    -- Finds purchases by the first half of their key. An entry may be outdated: the purchase has the whole key.
+    CREATE TABLE dedupe_keys (
+        key    BLOB PRIMARY KEY CHECK (length(key) = 16),
+        number INTEGER NOT NULL
+    ) STRICT, WITHOUT ROWID;
+    -- All purchases up to this number are in it.
+    ALTER TABLE identity ADD COLUMN keys_through INTEGER NOT NULL DEFAULT 0;
 ";

@@ -304,13 +304,9 @@ fn writer() -> Writer {
 
 fn writer_on(mut connection: Connection) -> Writer {
     schema::migrate(&mut connection).unwrap();
-    Writer::new(
-        Ledger::new(connection, StoreCapacity::default(), Arc::new(|| NOW)),
-        OpenMode::Write,
-        None,
-        &CommandGate::default(),
-    )
-    .unwrap()
+    let ledger = Ledger::new(connection, StoreCapacity::default(), Arc::new(|| NOW));
+    ledger.dedupe_keys.borrow_mut().let_wait();
+    Writer::new(ledger, OpenMode::Write, None, &CommandGate::default()).unwrap()
 }
 
 fn reservation(price: Usd) -> Reservation {

@@ -1,0 +1,75 @@
+//! Idempotency keys, whose index in the file is written later.
+
+use tollgate::store::{OpenError, ReserveError, Store, StoreCapacity};
+
+use crate::fixture::*;
+
+const FEW: StoreCapacity = StoreCapacity {
+    replies: 1_000,
+    reply_bytes: 1 << 20,
+    ended_purchases: 250_000,
+    waiting_keys: 100,
+    pages: None,
+};
+
+/// Later keys are not larger.
+fn key(number: u32) -> String {
+    format!("{:08x}", number.wrapping_mul(2_654_435_761))
+}
+
+async fn is_known(ledger: &Store, key: &str) -> bool {
+    let again = bounded(ledger.reserve(&keyed(key, "p"))).await;
+    matches!(again, Err(ReserveError::Duplicate(_)))
+}
+
+#[tokio::test]
+async fn keys_survive_a_crash_at_any_time() {
+    let fixture = Fixture::on_disk(FEW);
+    for number in 0..500 {
+        fixture.buy(&keyed(&key(number), "p"), "a reply").await;
+        if number % 50 != 49 {
+            continue;
+        }
+        let copied = fixture.path().with_file_name(format!("copy-{number}.db"));
+        copy(&fixture.path(), &copied);
+        let later = Store::serve_with(&copied, fixture.clock(), FEW, None).unwrap();
+        for earlier in 0..=number {
+            assert!(is_known(&fixture.store, &key(earlier)).await, "{earlier} of {number}");
+            assert!(is_known(&later, &key(earlier)).await, "{earlier} of {number}, after a crash");
+        }
+    }
+    let file = rusqlite::Connection::open(fixture.path().with_file_name("copy-499.db")).unwrap();
+    let unindexed = "SELECT count(*) FROM purchases
+        WHERE substr(key, 1, 16) NOT IN (SELECT key FROM dedupe_keys)";
+    assert_eq!(file.query_row(unindexed, [], |row| row.get(0)), Ok(0));
+}
+
+#[tokio::test]
+async fn key_that_waits_in_the_server_is_known_beside_it_and_the_other_way_round() {
+    let fixture = Fixture::on_disk(Default::default());
+    let beside = Store::open_shared(&fixture.path(), fixture.clock()).unwrap();
+    fixture.buy(&keyed("a", "p"), "a reply").await;
+    assert!(is_known(&beside, "a").await);
+    bounded(beside.reserve(&keyed("b", "p"))).await.unwrap();
+    assert!(is_known(&fixture.store, "b").await);
+}
+
+#[tokio::test]
+async fn ledger_whose_index_lacks_a_key_is_refused() {
+    let mut fixture = Fixture::on_disk(Default::default());
+    for number in 0..3 {
+        fixture.buy(&keyed(&key(number), "p"), "a reply").await;
+    }
+    // The start writes them.
+    fixture.restart();
+    fixture.stop();
+    let copied = fixture.path().with_file_name("copy.db");
+    copy(&fixture.path(), &copied);
+    let file = rusqlite::Connection::open(&copied).unwrap();
+    assert_eq!(file.execute("DELETE FROM dedupe_keys WHERE number = 2", []), Ok(1));
+    drop(file);
+    let Err(OpenError::Unusable(why)) = Store::serve(&copied, fixture.clock()) else {
+        panic!("it opens");
+    };
+    assert!(why.text.contains("1 idempotency keys are missing"), "{why}");
+}
