@@ -1,6 +1,6 @@
 //! Idempotency keys, whose index in the file is written later.
 
-use tollgate::store::{OpenError, ReserveError, Store, StoreCapacity};
+use tollgate::store::{AccountStatus, OpenError, ReserveError, Settlement, Store, StoreCapacity};
 
 use crate::fixture::*;
 
@@ -52,6 +52,60 @@ async fn key_that_waits_in_the_server_is_known_beside_it_and_the_other_way_round
     assert!(is_known(&beside, "a").await);
     bounded(beside.reserve(&keyed("b", "p"))).await.unwrap();
     assert!(is_known(&fixture.store, "b").await);
+}
+
+#[tokio::test]
+async fn key_that_was_given_up_leads_to_its_latest_purchase_in_each_process() {
+    let fixture = Fixture::on_disk(FEW);
+    let beside = Store::open_shared(&fixture.path(), fixture.clock()).unwrap();
+    let fill = async |numbers: std::ops::Range<u32>| {
+        for number in numbers {
+            fixture.buy(&keyed(&key(number), "p"), "a reply").await;
+        }
+    };
+    let unknown = async |name| {
+        let id = fixture.send(&keyed(name, "p")).await;
+        fixture.settle(id, Settlement::Unknown).await;
+        id
+    };
+    let release = async |id| bounded(beside.settle(id, Settlement::Released)).await.unwrap();
+
+    // It waits in the server, and another process sells it.
+    release(unknown("a").await).await;
+    let again = keyed("a", "p");
+    bounded(beside.reserve(&again)).await.unwrap();
+    bounded(beside.mark_sent(again.id, AccountStatus::Confirmed)).await.unwrap();
+    assert!(is_known(&fixture.store, "a").await && is_known(&beside, "a").await);
+    // The server writes what it has of it.
+    fill(0..150).await;
+    assert!(is_known(&fixture.store, "a").await && is_known(&beside, "a").await);
+
+    // It is in the index, and the server sells it.
+    let id = unknown("b").await;
+    fill(150..300).await;
+    release(id).await;
+    fixture.buy(&keyed("b", "p"), "a reply").await;
+    assert!(is_known(&fixture.store, "b").await && is_known(&beside, "b").await);
+
+    let copied = fixture.path().with_file_name("copy.db");
+    copy(&fixture.path(), &copied);
+    let later = Store::serve_with(&copied, fixture.clock(), FEW, None).unwrap();
+    assert!(is_known(&later, "a").await && is_known(&later, "b").await);
+}
+
+#[tokio::test]
+async fn keys_that_cannot_be_written_wait_and_fail_nothing() {
+    let capacity = StoreCapacity { waiting_keys: 0, pages: Some(60), ..FEW };
+    let fixture = Fixture::on_disk(capacity);
+    let mut bought = 0;
+    while fixture.reserve(&keyed(&key(bought), "p")).await.is_ok() {
+        bought += 1;
+        assert!(bought < 10_000, "the disk never fills");
+    }
+    assert_eq!(fixture.total().await.day, times(bought.into()));
+    for number in 0..bought {
+        assert!(is_known(&fixture.store, &key(number)).await, "{number} of {bought}");
+    }
 }
 
 #[tokio::test]

@@ -94,7 +94,7 @@ fn write(source: &Connection, partial: &Path) -> Result<Backup, Reason> {
     Ok(backup)
 }
 
-/// Checks the structure and the counters of a copy.
+/// Checks a copy as [`file::check_integrity`] does.
 fn checked(path: &Path) -> Result<Backup, Reason> {
     let opened = file::connect(path, Purpose::Inspect).map_err(Reason::from)?;
     let (mut connection, _) = opened;

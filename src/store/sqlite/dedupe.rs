@@ -46,15 +46,15 @@ impl Ledger {
         payload: &Digest,
         now: Duration,
     ) -> Result<Result<Option<i64>, ReserveError>> {
-        let Some(number) = self.dedupe_keys.borrow().find(statements, key)? else {
-            return Ok(Ok(None));
-        };
         let find = "SELECT purchases.number, id, state, coalesce(cost_micros, price_micros), keep_until,
                 length(body), status, is_json, CASE WHEN length(body) <= 16384 THEN body END, payload
             FROM purchases LEFT JOIN replies USING (number) WHERE purchases.number = ? AND key = ?";
-        let found = |row: &Row<'_>| Ok((FoundPurchase::read(row, now)?, row.get(9)?));
+        let found = |number: i64| {
+            let found = |row: &Row<'_>| Ok((FoundPurchase::read(row, now)?, row.get(9)?));
+            Ok(statements.first(find, params![number, key], found)?)
+        };
         let found: Option<(FoundPurchase, Digest)> =
-            statements.first(find, params![number, key], found)?;
+            self.dedupe_keys.borrow().find(statements, key, found)?;
         let Some((found, first)) = found else { return Ok(Ok(None)) };
         Ok(if found.is_expired {
             Ok(Some(found.number))
@@ -117,14 +117,20 @@ impl Ledger {
     }
 
     pub(super) fn clear_dedupe_key(&self, number: i64) -> Result<()> {
+        self.remove_key(number)?;
+        let clear =
+            "UPDATE purchases SET key = NULL, payload = NULL, fingerprint = NULL WHERE number = ?";
+        self.connection.run(clear, [number])?;
+        Ok(())
+    }
+
+    /// Removes a purchase's key from the index. The row keeps it.
+    pub(super) fn remove_key(&self, number: i64) -> Result<()> {
         let statements = Statements::new(&self.connection);
         let key = "SELECT key FROM purchases WHERE number = ? AND key IS NOT NULL";
         if let Some(key) = statements.first(key, [number], |row| row.get(0))? {
             self.dedupe_keys.borrow_mut().remove(&statements, &key, number)?;
         }
-        let clear =
-            "UPDATE purchases SET key = NULL, payload = NULL, fingerprint = NULL WHERE number = ?";
-        self.connection.run(clear, [number])?;
         Ok(())
     }
 }

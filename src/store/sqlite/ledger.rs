@@ -14,7 +14,6 @@ use super::limits::KeptLimits;
 use super::replies::Replies;
 use super::spent::{self, Counters, Scope};
 use super::statements::Statements;
-use super::tracked::Tracked;
 use crate::clock::{self, Date};
 use crate::contract::money::{Period, Usd};
 use crate::store::rules::{Credit, ScopeBudget, Today, latest_plausible_day};
@@ -66,6 +65,31 @@ impl Purchase {
         let token = self.token.as_deref().map(|name| Scope { kind: ScopeKind::Token, name });
         let always = [Scope::TOTAL, Scope::caller(&self.caller)];
         always.into_iter().chain(group).chain(token)
+    }
+}
+
+/// A value outside of the database that follows its transactions.
+#[derive(Default)]
+pub(super) struct Tracked<T> {
+    current: Cell<T>,
+    committed: Cell<T>,
+}
+
+impl<T: Copy> Tracked<T> {
+    pub(super) fn get(&self) -> T {
+        self.current.get()
+    }
+
+    pub(super) fn set(&self, value: T) {
+        self.current.set(value);
+    }
+
+    fn commit(&self) {
+        self.committed.set(self.current.get());
+    }
+
+    fn roll_back(&self) {
+        self.current.set(self.committed.get());
     }
 }
 
@@ -196,7 +220,7 @@ impl Ledger {
                      ORDER BY ended_at, number LIMIT 1";
         let first: i64 = self.connection.query_row(first, [], |row| row.get(0))?;
         self.connection.execute("DELETE FROM replies WHERE number = ?", [first])?;
-        self.clear_dedupe_key(first)?;
+        self.remove_key(first)?;
         self.connection.execute("DELETE FROM purchases WHERE number = ?", [first])?;
         self.ended_count.set(bound);
         self.replies.invalidate();

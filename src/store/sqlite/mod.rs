@@ -33,7 +33,6 @@ mod slots;
 mod spent;
 mod statements;
 mod subjects;
-mod tracked;
 #[cfg(feature = "postgres")]
 pub(super) mod transfer;
 mod writer;

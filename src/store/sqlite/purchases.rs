@@ -35,8 +35,8 @@ const REWRITE_LATEST: &str = "UPDATE purchases
     SET id = id, at = at, caller = caller, key = key, fingerprint = fingerprint
     WHERE number > (SELECT max(number) FROM purchases) - 8";
 
-/// How many purchases lie between two writes of which ones have ended.
-const ENDED_INTERVAL: i64 = 1_024;
+/// How many purchases lie between two writes of how many have ended and have their key in the index.
+const ADVANCE_INTERVAL: i64 = 1_024;
 /// Reads each purchase once in all: it stops at the first that is running. The latest one is.
 const ADVANCE_ENDED: &str = "UPDATE identity SET ended_through =
     (SELECT number - 1 FROM purchases
@@ -379,8 +379,9 @@ impl Ledger {
         if let Some(key) = key {
             self.dedupe_keys.borrow_mut().add(statements, key, number)?;
         }
-        if number % ENDED_INTERVAL == 0 {
+        if number % ADVANCE_INTERVAL == 0 {
             statements.run(ADVANCE_ENDED, [])?;
+            self.dedupe_keys.borrow_mut().advance(statements, number)?;
         }
         let (price, caller) = (reservation.price, Arc::clone(&reservation.caller));
         let (group, token) = (reservation.group.clone(), reservation.token.clone());

@@ -90,9 +90,7 @@ impl Target<'_, '_> {
         for command in batch {
             command.run(self.ledger, self.statements).map_err(Failure::of_command)?;
         }
-        self.ledger.write_counters(self.statements).map_err(Failure::of_command)?;
-        let mut keys = self.ledger.dedupe_keys.borrow_mut();
-        keys.write_next(self.statements).map_err(Failure::of_command)
+        self.ledger.write_counters(self.statements).map_err(Failure::of_command)
     }
 }
 
@@ -239,6 +237,23 @@ impl BatchWriter {
                 }
             }
             done => self.answer(batch, done.map_err(|failure| failure.fault)),
+        }
+        self.write_keys(target);
+    }
+
+    /// Writes some of the keys that wait. They have a transaction of their own, so that no purchase
+    /// fails with them. If they fail, they wait for the next one.
+    fn write_keys(&mut self, target: Target<'_, '_>) {
+        if !target.ledger.dedupe_keys.borrow().are_due() {
+            return;
+        }
+        let write = command::notification(Durability::Buffered, |ledger, statements| {
+            ledger.dedupe_keys.borrow_mut().write_next(statements)
+        });
+        if let Err(Failure { fault: fault @ StoreError::Permanent(_), .. }) =
+            self.commit(target, &mut [write])
+        {
+            self.log_fault(&fault);
         }
     }
 

@@ -7,11 +7,11 @@ pub(super) const DROPPED: &str = "
 
 pub(super) const DEDUPE_KEYS: &str = "
     DROP INDEX purchases_key;
-    -- Finds purchases by the first half of their key. An entry may be outdated: the purchase has the whole key.
+    -- Finds purchases by the first half of their key. An entry may be outdated, so the purchase's key is compared.
     CREATE TABLE dedupe_keys (
         key    BLOB PRIMARY KEY CHECK (length(key) = 16),
         number INTEGER NOT NULL
     ) STRICT, WITHOUT ROWID;
-    -- All purchases up to this number are in it.
+    -- It has the keys of all purchases up to this number.
     ALTER TABLE identity ADD COLUMN keys_through INTEGER NOT NULL DEFAULT 0;
 ";
