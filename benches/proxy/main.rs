@@ -69,11 +69,12 @@ const fn scenario(name: &'static str, connections: u32) -> Scenario {
     Scenario { name, connections, settings: "", purchases: true, refusals: false }
 }
 
-const SCENARIOS: [Scenario; 14] = [
+const SCENARIOS: [Scenario; 15] = [
     scenario("chat", 32),
     Scenario { name: "chat@1", ..scenario("chat", 1) },
     Scenario { name: "chat@256", ..scenario("chat", 256) },
     scenario("chat16k", 32),
+    scenario("unkeyed", 32),
     scenario("video", 32),
     Scenario { name: "video@1", ..scenario("video", 1) },
     Scenario { name: "video@256", ..scenario("video", 256) },

@@ -25,6 +25,7 @@ local paths = {
 local bodies = {
     chat = chat(180),
     callers = chat(180),
+    unkeyed = chat(180),
     replay = chat(180),
     budget = chat(180),
     limited = chat(180),
@@ -50,6 +51,10 @@ function request()
         key = "the-same-purchase"
     end
     local headers = { ["Content-Type"] = "application/json", ["Idempotency-Key"] = key }
+    if scenario == "unkeyed" then
+        headers["Idempotency-Key"] = nil
+        body = body:gsub("The quick", key, 1)
+    end
     if scenario == "callers" then
         headers["X-Forwarded-For"] = "198.18." .. math.floor(count / 250) % 40 .. "." .. count % 250
     end

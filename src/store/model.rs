@@ -296,7 +296,7 @@ pub struct StoreCapacity {
     pub replies: usize,
     pub reply_bytes: usize,
     pub ended_purchases: usize,
-    /// Idempotency keys that wait in memory until they are written to their index.
+    /// Dedupe keys that wait in memory until they are written to their index.
     pub waiting_keys: usize,
     /// Pages of 4 KiB in the file; `None` is unlimited.
     pub pages: Option<u32>,

@@ -30,6 +30,7 @@ const OLDER_FILE: &str = "
     CREATE INDEX purchases_at ON purchases (at);
     DROP TABLE dedupe_keys; ALTER TABLE identity DROP COLUMN keys_through;
     CREATE UNIQUE INDEX purchases_key ON purchases (key) WHERE key IS NOT NULL;
+    CREATE INDEX purchases_fingerprint ON purchases (fingerprint, ended_at) WHERE fingerprint IS NOT NULL;
     PRAGMA user_version = 9";
 
 /// A ledger of many purchases in the database.

@@ -1,6 +1,10 @@
-//! Idempotency keys, whose index in the file is written later.
+//! Idempotency keys and fingerprints, whose index in the file is written later.
 
-use tollgate::store::{AccountStatus, OpenError, ReserveError, Settlement, Store, StoreCapacity};
+use std::time::Duration;
+
+use tollgate::store::{
+    AccountStatus, OpenError, Reservation, ReserveError, Settlement, Store, StoreCapacity,
+};
 
 use crate::fixture::*;
 
@@ -17,16 +21,27 @@ fn key(number: u32) -> String {
     format!("{:08x}", number.wrapping_mul(2_654_435_761))
 }
 
+/// Every other purchase has no key.
+fn purchase(fixture: &Fixture, number: u32) -> Reservation {
+    match number % 2 {
+        0 => keyed(&key(number), "p"),
+        _ => fixture.duplicate(&key(number), Duration::ZERO, false),
+    }
+}
+
 async fn is_known(ledger: &Store, key: &str) -> bool {
-    let again = bounded(ledger.reserve(&keyed(key, "p"))).await;
-    matches!(again, Err(ReserveError::Duplicate(_)))
+    is_duplicate(ledger, &keyed(key, "p")).await
+}
+
+async fn is_duplicate(ledger: &Store, again: &Reservation) -> bool {
+    matches!(bounded(ledger.reserve(again)).await, Err(ReserveError::Duplicate(_)))
 }
 
 #[tokio::test]
 async fn keys_survive_a_crash_at_any_time() {
     let fixture = Fixture::on_disk(FEW);
     for number in 0..500 {
-        fixture.buy(&keyed(&key(number), "p"), "a reply").await;
+        fixture.buy(&purchase(&fixture, number), "a reply").await;
         if number % 50 != 49 {
             continue;
         }
@@ -34,13 +49,14 @@ async fn keys_survive_a_crash_at_any_time() {
         copy(&fixture.path(), &copied);
         let later = Store::serve_with(&copied, fixture.clock(), FEW, None).unwrap();
         for earlier in 0..=number {
-            assert!(is_known(&fixture.store, &key(earlier)).await, "{earlier} of {number}");
-            assert!(is_known(&later, &key(earlier)).await, "{earlier} of {number}, after a crash");
+            let again = purchase(&fixture, earlier);
+            assert!(is_duplicate(&fixture.store, &again).await, "{earlier} of {number}");
+            assert!(is_duplicate(&later, &again).await, "{earlier} of {number}, after a crash");
         }
     }
     let file = rusqlite::Connection::open(fixture.path().with_file_name("copy-499.db")).unwrap();
-    let unindexed = "SELECT count(*) FROM purchases
-        WHERE substr(key, 1, 16) NOT IN (SELECT key FROM dedupe_keys)";
+    let unindexed = "SELECT count(*) FROM purchases WHERE number NOT IN
+        (SELECT number FROM dedupe_keys WHERE dedupe_keys.key = substr(coalesce(purchases.key, fingerprint), 1, 16))";
     assert_eq!(file.query_row(unindexed, [], |row| row.get(0)), Ok(0));
 }
 
@@ -125,5 +141,5 @@ async fn ledger_whose_index_lacks_a_key_is_refused() {
     let Err(OpenError::Unusable(why)) = Store::serve(&copied, fixture.clock()) else {
         panic!("it opens");
     };
-    assert!(why.text.contains("1 idempotency keys are missing"), "{why}");
+    assert!(why.text.contains("1 dedupe keys are missing"), "{why}");
 }

@@ -1,11 +1,12 @@
 //! Finds the purchase that a retry repeats.
 
+use std::ops::ControlFlow;
 use std::time::Duration;
 
 use rusqlite::{Row, params};
 
 use super::Result;
-use super::column::{self, Sql, nanos};
+use super::column::{self, Sql};
 use super::ledger::Ledger;
 use super::statements::Statements;
 use crate::store::rules;
@@ -49,12 +50,12 @@ impl Ledger {
         let find = "SELECT purchases.number, id, state, coalesce(cost_micros, price_micros), keep_until,
                 length(body), status, is_json, CASE WHEN length(body) <= 16384 THEN body END, payload
             FROM purchases LEFT JOIN replies USING (number) WHERE purchases.number = ? AND key = ?";
-        let found = |number: i64| {
-            let found = |row: &Row<'_>| Ok((FoundPurchase::read(row, now)?, row.get(9)?));
-            Ok(statements.first(find, params![number, key], found)?)
-        };
+        let found = |row: &Row<'_>| Ok((FoundPurchase::read(row, now)?, row.get(9)?));
         let found: Option<(FoundPurchase, Digest)> =
-            self.dedupe_keys.borrow().find(statements, key, found)?;
+            self.dedupe_keys.borrow().search(statements, key, |number| {
+                let row = statements.first(find, params![number, key], found)?;
+                Ok(row.map_or(ControlFlow::Continue(()), ControlFlow::Break))
+            })?;
         let Some((found, first)) = found else { return Ok(Ok(None)) };
         Ok(if found.is_expired {
             Ok(Some(found.number))
@@ -88,32 +89,37 @@ impl Ledger {
         duplicate: &DuplicateCheck,
         now: Duration,
     ) -> Result<Option<ReserveError>> {
-        let running = "SELECT number, id, state, price_micros, keep_until, NULL, NULL, NULL, NULL
-            FROM purchases
-            WHERE fingerprint = ? AND ended_at IS NULL";
-        let read = |row: &Row<'_>| FoundPurchase::read(row, now);
-        if let Some(found) = statements.first(running, [duplicate.fingerprint], read)? {
-            return Ok(Some(ReserveError::Duplicate(found.purchase)));
-        }
-        let mut ended = self.connection.prepare_cached(
+        let find =
             "SELECT purchases.number, id, state, coalesce(cost_micros, price_micros), keep_until,
                 length(body), status, is_json, CASE WHEN length(body) <= 16384 THEN body END,
                 ended_at, delivered
-             FROM purchases LEFT JOIN replies USING (number)
-             WHERE fingerprint = ? AND ended_at BETWEEN ? AND ?
-             ORDER BY ended_at DESC, purchases.number DESC",
-        )?;
+            FROM purchases LEFT JOIN replies USING (number)
+            WHERE purchases.number = ? AND fingerprint = ?";
         let (since, until) =
             (now.saturating_sub(duplicate.within), now.saturating_add(duplicate.clock_skew));
-        let mut ended = ended.query(params![duplicate.fingerprint, nanos(since), nanos(until)])?;
-        while let Some(row) = ended.next()? {
-            let FoundPurchase { purchase, .. } = read(row)?;
-            let end = (purchase.state, column::moment(row, 9)?, row.get(10)?);
-            if rules::is_duplicate(duplicate, end) {
-                return Ok(Some(ReserveError::Duplicate(purchase)));
-            }
-        }
-        Ok(None)
+        let read = |row: &Row<'_>| {
+            let FoundPurchase { purchase, .. } = FoundPurchase::read(row, now)?;
+            Ok((purchase, column::moment_or_none(row, 9)?, row.get(10)?))
+        };
+        let found =
+            self.dedupe_keys.borrow().search(statements, &duplicate.fingerprint, |number| {
+                let found = statements.first(find, params![number, duplicate.fingerprint], read)?;
+                Ok(match found {
+                    None => ControlFlow::Continue(()),
+                    Some((running, None, _)) => ControlFlow::Break(Some(running)),
+                    // One begins only after the one before has ended, so earlier ones have ended earlier.
+                    Some((_, Some(ended), _)) if ended < since => ControlFlow::Break(None),
+                    Some((purchase, Some(ended), is_delivered)) => {
+                        let end = (purchase.state, ended, is_delivered);
+                        if ended <= until && rules::is_duplicate(duplicate, end) {
+                            ControlFlow::Break(Some(purchase))
+                        } else {
+                            ControlFlow::Continue(())
+                        }
+                    }
+                })
+            })?;
+        Ok(found.flatten().map(ReserveError::Duplicate))
     }
 
     pub(super) fn clear_dedupe_key(&self, number: i64) -> Result<()> {
@@ -124,11 +130,11 @@ impl Ledger {
         Ok(())
     }
 
-    /// Removes a purchase's key from the index. The row keeps it.
+    /// Removes a purchase's dedupe key from the index. The row keeps it.
     pub(super) fn remove_key(&self, number: i64) -> Result<()> {
         let statements = Statements::new(&self.connection);
-        let key = "SELECT key FROM purchases WHERE number = ? AND key IS NOT NULL";
-        if let Some(key) = statements.first(key, [number], |row| row.get(0))? {
+        let key = "SELECT coalesce(key, fingerprint) FROM purchases WHERE number = ?";
+        if let Some(Some(key)) = statements.first(key, [number], |row| row.get(0))? {
             self.dedupe_keys.borrow_mut().remove(&statements, &key, number)?;
         }
         Ok(())

@@ -1,11 +1,11 @@
-//! Finds purchases by their idempotency key.
+//! Finds purchases by their dedupe key: the digest of an idempotency key, or a fingerprint.
 //!
-//! The digests of keys are random, so each new one would change another page of their index. The
-//! latest ones wait in memory instead, and are written in the order of the index, several to a page.
-//! Each is in the row of its purchase, too, where a start finds those that were waiting.
+//! Both are random, so each new one would change another page of their index. The latest ones wait
+//! in memory instead, and are written in the order of the index, several to a page. Each is in the row
+//! of its purchase, too, where a start finds those that were waiting.
 
-use std::collections::BTreeMap;
-use std::ops::Bound;
+use std::collections::BTreeSet;
+use std::ops::{Bound, ControlFlow};
 
 use rusqlite::{Connection, params};
 
@@ -15,25 +15,40 @@ use crate::store::Digest;
 
 /// How many keys are written at once: as many as a transaction may add.
 const SLICE: usize = 256;
-/// A start reads the purchases since the oldest key that waits: so many for each that may wait.
-const MAX_AGE: usize = 4;
 
-/// Tells keys apart: the purchase has the whole digest.
+/// The purchase has the whole digest.
 type ShortKey = [u8; 16];
 
-/// Only one process lets keys wait. Others find them in the rows of the latest purchases, and write
-/// their own at once. Each process changes only what waits in its own memory or is in the index, so
-/// both may have an earlier purchase that has given up its key: the row decides.
+/// A key, and the number of a purchase that has or had it.
+type Entry = (ShortKey, i64);
+
+/// The latest indexed purchase with a key before another one.
+const INDEXED: &str = "SELECT number FROM dedupe_keys WHERE key = ?1 AND number < ?2
+    ORDER BY number DESC LIMIT 1";
+/// The same of a process that does not know what waits in another one.
+const INDEXED_OR_WAITING: &str = "SELECT number FROM (
+        SELECT number FROM dedupe_keys WHERE key = ?1 AND number < ?2
+        UNION ALL
+        SELECT number FROM purchases
+        WHERE number > coalesce((SELECT keys_through FROM identity), 0) AND number < ?2
+            AND substr(coalesce(key, fingerprint), 1, 16) = ?1)
+    ORDER BY number DESC LIMIT 1";
+
+/// Only one process lets keys wait. Others write theirs at once.
 pub(super) struct DedupeKeys {
     max_waiting: usize,
     may_wait: bool,
-    /// The numbers of their purchases.
-    waiting: BTreeMap<ShortKey, i64>,
-    /// What this transaction has changed in `waiting`.
-    changes: Vec<(ShortKey, Option<i64>)>,
+    waiting: BTreeSet<Entry>,
+    /// What this transaction has added to `waiting`, or removed.
+    changes: Vec<(Entry, Change)>,
     /// All keys are written in turn, from the one after this on.
-    last_written: Option<ShortKey>,
-    is_overdue: bool,
+    last_written: Option<Entry>,
+}
+
+#[derive(Clone, Copy)]
+enum Change {
+    Added,
+    Removed,
 }
 
 impl DedupeKeys {
@@ -41,10 +56,9 @@ impl DedupeKeys {
         Self {
             max_waiting,
             may_wait: false,
-            waiting: BTreeMap::new(),
+            waiting: BTreeSet::new(),
             changes: Vec::new(),
             last_written: None,
-            is_overdue: false,
         }
     }
 
@@ -53,29 +67,28 @@ impl DedupeKeys {
         self.may_wait = true;
     }
 
-    /// Returns what `read` finds under the number of the purchase that may have this key.
-    pub(super) fn find<T>(
+    /// Calls `read` with the purchases that may have this key, the latest first, until it breaks.
+    pub(super) fn search<T>(
         &self,
         statements: &Statements<'_>,
         key: &Digest,
-        read: impl Fn(i64) -> Result<Option<T>>,
+        read: impl Fn(i64) -> Result<ControlFlow<T>>,
     ) -> Result<Option<T>> {
-        let short = shortened(key);
-        let latest = if self.may_wait {
-            self.waiting.get(&short).copied()
-        } else {
-            let later = "SELECT number FROM purchases
-                WHERE number > coalesce((SELECT keys_through FROM identity), 0) AND key = ?";
-            statements.first(later, [key], |row| row.get(0))?
-        };
-        if let Some(number) = latest
-            && let Some(found) = read(number)?
-        {
-            return Ok(Some(found));
+        let key = shortened(key);
+        for (_, number) in self.waiting.range((key, i64::MIN)..=(key, i64::MAX)).rev() {
+            if let ControlFlow::Break(found) = read(*number)? {
+                return Ok(Some(found));
+            }
         }
-        let indexed = "SELECT number FROM dedupe_keys WHERE key = ?";
-        let indexed = statements.first(indexed, [short], |row| row.get(0))?;
-        indexed.map_or(Ok(None), read)
+        let next = if self.may_wait { INDEXED } else { INDEXED_OR_WAITING };
+        let mut last = i64::MAX;
+        while let Some(number) = statements.first(next, params![key, last], |row| row.get(0))? {
+            if let ControlFlow::Break(found) = read(number)? {
+                return Ok(Some(found));
+            }
+            last = number;
+        }
+        Ok(None)
     }
 
     pub(super) fn add(
@@ -84,12 +97,13 @@ impl DedupeKeys {
         key: &Digest,
         number: i64,
     ) -> Result<()> {
-        let key = shortened(key);
-        if self.may_wait {
-            self.changes.push((key, self.waiting.insert(key, number)));
-            return Ok(());
+        let entry = (shortened(key), number);
+        if !self.may_wait {
+            return write(statements, entry);
         }
-        write(statements, key, number)
+        self.waiting.insert(entry);
+        self.changes.push((entry, Change::Added));
+        Ok(())
     }
 
     pub(super) fn remove(
@@ -98,52 +112,52 @@ impl DedupeKeys {
         key: &Digest,
         number: i64,
     ) -> Result<()> {
-        let key = shortened(key);
-        if self.waiting.get(&key) == Some(&number) {
-            self.changes.push((key, self.waiting.remove(&key)));
+        let entry = (shortened(key), number);
+        if self.waiting.remove(&entry) {
+            self.changes.push((entry, Change::Removed));
         }
         let remove = "DELETE FROM dedupe_keys WHERE key = ? AND number = ?";
-        statements.run(remove, params![key, number])?;
+        statements.run(remove, entry)?;
         Ok(())
     }
 
     /// Whether [`write_next`](Self::write_next) should be called.
     pub(super) fn are_due(&self) -> bool {
-        self.waiting.len() > self.max_waiting || self.is_overdue && !self.waiting.is_empty()
+        self.waiting.len() > self.max_waiting
     }
 
     pub(super) fn write_next(&mut self, statements: &Statements<'_>) -> Result<()> {
         let from = self.last_written.map_or(Bound::Unbounded, Bound::Excluded);
         let next = self.waiting.range((from, Bound::Unbounded)).take(SLICE);
-        let next: Vec<_> = next.map(|(key, number)| (*key, *number)).collect();
-        for (key, number) in &next {
-            write(statements, *key, *number)?;
-            self.changes.push((*key, self.waiting.remove(key)));
+        let next: Vec<_> = next.copied().collect();
+        for entry in &next {
+            write(statements, *entry)?;
+            self.waiting.remove(entry);
+            self.changes.push((*entry, Change::Removed));
         }
-        self.last_written = next.get(SLICE - 1).map(|(key, _)| *key);
+        self.last_written = next.get(SLICE - 1).copied();
         Ok(())
     }
 
-    /// Records up to which purchase the index has all keys. `latest` is the last purchase.
+    /// Records up to which purchase the index has all keys. `latest` is the last one, and its key was
+    /// added.
     pub(super) fn advance(&mut self, statements: &Statements<'_>, latest: i64) -> Result<()> {
-        if !self.may_wait {
-            return Ok(());
+        if self.may_wait {
+            let oldest = self.waiting.iter().map(|(_, number)| *number).min();
+            let complete = oldest.map_or(latest, |oldest| oldest - 1);
+            statements.run("UPDATE identity SET keys_through = ?", [complete])?;
         }
-        let complete = self.waiting.values().min().map_or(latest, |oldest| oldest - 1);
-        let age = usize::try_from(latest - complete).unwrap_or(usize::MAX);
-        self.is_overdue = age > self.max_waiting.saturating_mul(MAX_AGE);
-        statements.run("UPDATE identity SET keys_through = ?", [complete])?;
         Ok(())
     }
 
     /// Writes the keys that were waiting when the last server ended.
     pub(super) fn recover(&mut self, connection: &Connection) -> Result<()> {
         connection.execute(
-            "INSERT INTO dedupe_keys (key, number)
-             SELECT substr(key, 1, 16), number FROM purchases
-             WHERE number > coalesce((SELECT keys_through FROM identity), 0) AND key IS NOT NULL
-             ORDER BY 1
-             ON CONFLICT DO UPDATE SET number = excluded.number WHERE excluded.number > number",
+            "INSERT OR IGNORE INTO dedupe_keys (key, number)
+             SELECT substr(coalesce(key, fingerprint), 1, 16), number FROM purchases
+             WHERE number > coalesce((SELECT keys_through FROM identity), 0)
+                AND coalesce(key, fingerprint) IS NOT NULL
+             ORDER BY 1, 2",
             [],
         )?;
         self.clear();
@@ -156,10 +170,10 @@ impl DedupeKeys {
     }
 
     pub(super) fn rolled_back(&mut self) {
-        for (key, number) in self.changes.drain(..).rev() {
-            match number {
-                Some(number) => self.waiting.insert(key, number),
-                None => self.waiting.remove(&key),
+        for (entry, change) in self.changes.drain(..).rev() {
+            match change {
+                Change::Added => self.waiting.remove(&entry),
+                Change::Removed => self.waiting.insert(entry),
             };
         }
     }
@@ -174,11 +188,8 @@ fn shortened(key: &Digest) -> ShortKey {
     std::array::from_fn(|at| key[at])
 }
 
-/// An earlier purchase has given up the key.
-fn write(statements: &Statements<'_>, key: ShortKey, number: i64) -> Result<()> {
-    let write = "INSERT INTO dedupe_keys (key, number) VALUES (?, ?)
-        ON CONFLICT DO UPDATE SET number = excluded.number WHERE excluded.number > number";
-    statements.run(write, params![key, number])?;
+fn write(statements: &Statements<'_>, entry: Entry) -> Result<()> {
+    statements.run("INSERT OR IGNORE INTO dedupe_keys (key, number) VALUES (?, ?)", entry)?;
     Ok(())
 }
 
@@ -208,22 +219,18 @@ mod tests {
         *blake3::hash(&number.to_be_bytes()).as_bytes()
     }
 
-    fn find(keys: &DedupeKeys, statements: &Statements<'_>, number: i64) -> Option<i64> {
-        keys.find(statements, &key(number), |found| Ok(Some(found))).unwrap()
-    }
-
-    fn keys_through(file: &Connection) -> i64 {
-        file.query_row("SELECT keys_through FROM identity", [], |row| row.get(0)).unwrap()
+    fn latest(keys: &DedupeKeys, statements: &Statements<'_>, key: &Digest) -> Option<i64> {
+        keys.search(statements, key, |number| Ok(ControlFlow::Break(number))).unwrap()
     }
 
     #[test]
     fn index_is_complete_as_recorded_after_each_transaction() {
         let file = file();
         let statements = Statements::new(&file);
-        let (mut keys, mut latest) = (waiting(), 0);
+        let (mut keys, mut last) = (waiting(), 0);
         for transaction in 0..3_000 {
             file.execute_batch("BEGIN").unwrap();
-            let added = latest + 1..=latest + 1 + transaction % 9;
+            let added = last + 1..=last + 1 + transaction % 9;
             for number in added.clone() {
                 keys.add(&statements, &key(number), number).unwrap();
             }
@@ -231,59 +238,61 @@ mod tests {
                 keys.write_next(&statements).unwrap();
             }
             keys.advance(&statements, *added.end()).unwrap();
-            if transaction % 5 == 0 {
+            if transaction % 50 == 0 {
                 file.execute_batch("ROLLBACK").unwrap();
                 keys.rolled_back();
-                assert_eq!(find(&keys, &statements, latest + 1), None);
+                assert_eq!(latest(&keys, &statements, &key(last + 1)), None);
             } else {
                 file.execute_batch("COMMIT").unwrap();
                 keys.committed();
-                latest = *added.end();
+                last = *added.end();
             }
             assert!(keys.waiting.len() <= MAX_WAITING + 9, "{} wait", keys.waiting.len());
-            let through = keys_through(&file);
-            let oldest = keys.waiting.values().min().copied().unwrap_or(i64::MAX);
+            let state = "SELECT keys_through, (SELECT count(*) FROM dedupe_keys) FROM identity";
+            let (through, written): (i64, usize) =
+                file.query_row(state, [], |row| Ok((row.get(0)?, row.get(1)?))).unwrap();
+            let oldest = keys.waiting.iter().map(|(_, number)| *number).min().unwrap_or(i64::MAX);
             assert!(through < oldest, "{oldest} is not in the index through {through}");
-            assert!(latest - through < 6 * 1_000, "{through} of {latest}");
-            let count = "SELECT count(*) FROM dedupe_keys";
-            let written: usize = file.query_row(count, [], |row| row.get(0)).unwrap();
-            assert_eq!(i64::try_from(written + keys.waiting.len()).unwrap(), latest);
+            // A start reads four times as many purchases as keys may wait.
+            assert!(last - through < 4 * 1_000, "{through} of {last}");
+            assert_eq!(i64::try_from(written + keys.waiting.len()).unwrap(), last);
         }
-        for number in 1..=latest {
-            assert_eq!(find(&keys, &statements, number), Some(number));
+        for number in 1..=last {
+            assert_eq!(latest(&keys, &statements, &key(number)), Some(number));
         }
     }
 
     #[test]
-    fn few_keys_among_many_purchases_do_not_wait_for_ever() {
+    fn all_purchases_of_a_key_are_found_latest_first_wherever_they_are() {
         let file = file();
         let statements = Statements::new(&file);
         let mut keys = waiting();
-        keys.advance(&statements, 50_000).unwrap();
-        assert_eq!(keys_through(&file), 50_000, "without a key");
-        keys.add(&statements, &key(50_001), 50_001).unwrap();
-        for (latest, is_due) in [(54_000, false), (54_001, true)] {
-            keys.advance(&statements, latest).unwrap();
-            assert_eq!((keys_through(&file), keys.are_due()), (50_000, is_due));
+        let numbers = |keys: &DedupeKeys| {
+            let found = std::cell::RefCell::default();
+            let note = |number| {
+                Vec::push(&mut found.borrow_mut(), number);
+                Ok(ControlFlow::<()>::Continue(()))
+            };
+            keys.search(&statements, &key(0), note).unwrap();
+            found.into_inner()
+        };
+        for number in [3, 4] {
+            keys.add(&statements, &key(0), number).unwrap();
         }
         keys.write_next(&statements).unwrap();
-        keys.advance(&statements, 54_002).unwrap();
-        assert_eq!((keys_through(&file), keys.are_due()), (54_002, false));
-    }
-
-    #[test]
-    fn rollback_restores_the_purchase_that_gave_up_its_key() {
-        let file = file();
-        let statements = Statements::new(&file);
-        let mut keys = waiting();
-        keys.add(&statements, &key(1), 1).unwrap();
+        keys.add(&statements, &key(1), 5).unwrap();
         keys.committed();
-        keys.remove(&statements, &key(1), 1).unwrap();
-        keys.add(&statements, &key(1), 2).unwrap();
-        assert_eq!(find(&keys, &statements, 1), Some(2));
+        for number in [6, 7] {
+            keys.add(&statements, &key(0), number).unwrap();
+        }
+        assert_eq!(numbers(&keys), [7, 6, 4, 3]);
         keys.rolled_back();
-        assert_eq!(find(&keys, &statements, 1), Some(1));
-        keys.remove(&statements, &key(1), 2).unwrap();
-        assert_eq!(find(&keys, &statements, 1), Some(1), "not of this purchase");
+        assert_eq!(numbers(&keys), [4, 3]);
+        keys.remove(&statements, &key(0), 4).unwrap();
+        assert_eq!(numbers(&keys), [3]);
+        keys.remove(&statements, &key(1), 5).unwrap();
+        assert_eq!(latest(&keys, &statements, &key(1)), None);
+        keys.rolled_back();
+        assert_eq!(latest(&keys, &statements, &key(1)), Some(5));
     }
 }

@@ -137,7 +137,7 @@ pub(super) fn check_whole_pages(connection: &Connection, path: &Path) -> Result<
     }
 }
 
-/// Checks the file's structure, its indexes, its times, its counters and its idempotency keys. Reads the whole file. Only damage has
+/// Checks the file's structure, its indexes, its times, its counters and its dedupe keys. Reads the whole file. Only damage has
 /// the cause [`Cause::Damaged`]; the check itself may fail, too.
 pub(super) fn check_integrity(connection: &mut Connection) -> Result<(), Reason> {
     let failed = |error: rusqlite::Error| {
@@ -165,12 +165,10 @@ pub(super) fn check_integrity(connection: &mut Connection) -> Result<(), Reason>
         let why = format!("{wrong} counters differ from the sum of their purchases");
         return Err(damaged(why));
     }
-    if let Some(missing) = schema::unindexed_keys(version) {
+    if let Some(missing) = schema::missing_dedupe_keys(version) {
         let missing: i64 = view.query_row(missing, [], |row| row.get(0)).map_err(failed)?;
         if missing != 0 {
-            return Err(damaged(format!(
-                "{missing} idempotency keys are missing from their index"
-            )));
+            return Err(damaged(format!("{missing} dedupe keys are missing from their index")));
         }
     }
     view.commit().map_err(failed)

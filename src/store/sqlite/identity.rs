@@ -124,7 +124,7 @@ impl LedgerIdentity {
         self.suspect_reason == Some(NOT_CLOSED)
     }
 
-    /// Requires that no purchase is running and no idempotency key waits.
+    /// Requires that no purchase is running and no dedupe key waits.
     pub(super) fn save(&self, connection: &Connection) -> Result<(), StoreError> {
         connection.execute(
             "INSERT OR REPLACE INTO identity (number, name, nonce, boot, ended_through, keys_through)

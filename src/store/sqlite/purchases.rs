@@ -376,7 +376,7 @@ impl Ledger {
         }
         let number = self.connection.last_insert_rowid();
         self.latest_number.set(Some(number));
-        if let Some(key) = key {
+        if let Some(key) = key.or(fingerprint) {
             self.dedupe_keys.borrow_mut().add(statements, key, number)?;
         }
         if number % ADVANCE_INTERVAL == 0 {

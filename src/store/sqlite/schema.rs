@@ -322,7 +322,7 @@ const ENDED_THROUGH: i64 = 8;
 /// The version that added groups and tokens.
 const GROUPS: i64 = 10;
 
-/// The version that made a table of the index on idempotency keys.
+/// The version that added the table of dedupe keys.
 const DEDUPE_KEYS: i64 = 13;
 
 /// Returns the condition for running purchases in a file of this version.
@@ -348,13 +348,15 @@ pub(super) fn counted(version: i64) -> &'static str {
     }
 }
 
-/// Selects how many keys are missing from their index in a file of this version, if it may lack some.
-pub(super) fn unindexed_keys(version: i64) -> Option<&'static str> {
+/// Selects how many dedupe keys are missing from their index in a file of this version, if it has one that
+/// may lack some.
+pub(super) fn missing_dedupe_keys(version: i64) -> Option<&'static str> {
     (version >= DEDUPE_KEYS).then_some(
         "SELECT count(*) FROM purchases
-         WHERE number <= coalesce((SELECT keys_through FROM identity), 0) AND key IS NOT NULL
+         WHERE number <= coalesce((SELECT keys_through FROM identity), 0)
+            AND coalesce(key, fingerprint) IS NOT NULL
             AND NOT EXISTS (SELECT 1 FROM dedupe_keys
-                WHERE dedupe_keys.key = substr(purchases.key, 1, 16)
+                WHERE dedupe_keys.key = substr(coalesce(purchases.key, fingerprint), 1, 16)
                     AND dedupe_keys.number = purchases.number)",
     )
 }

@@ -7,11 +7,13 @@ pub(super) const DROPPED: &str = "
 
 pub(super) const DEDUPE_KEYS: &str = "
     DROP INDEX purchases_key;
-    -- Finds purchases by the first half of their key. An entry may be outdated, so the purchase's key is compared.
+    DROP INDEX purchases_fingerprint;
+    -- Finds purchases by the first half of their key or fingerprint. The purchase may have given it up.
     CREATE TABLE dedupe_keys (
-        key    BLOB PRIMARY KEY CHECK (length(key) = 16),
-        number INTEGER NOT NULL
+        key    BLOB NOT NULL CHECK (length(key) = 16),
+        number INTEGER NOT NULL,
+        PRIMARY KEY (key, number)
     ) STRICT, WITHOUT ROWID;
-    -- It has the keys of all purchases up to this number.
+    -- It has all of the purchases up to this number.
     ALTER TABLE identity ADD COLUMN keys_through INTEGER NOT NULL DEFAULT 0;
 ";

@@ -198,7 +198,8 @@ fn chats_write_few_transactions_and_pages_and_allocate_little() {
         false
     };
     writer.ledger.connection.commit_hook(Some(count)).unwrap();
-    for (chats, max_pages, max_allocations) in [(1, 9, 16), (16, 14, 20)] {
+    // The tree of keys that wait has a node for every six or eleven.
+    for (chats, max_pages, max_allocations) in [(1, 9, 16), (16, 14, 22)] {
         let mut buy = || {
             let (holds, settlements) = (0..chats).map(|_| chat()).unzip();
             let settlements: Vec<Vec<_>> = settlements;
