@@ -16,7 +16,7 @@ const FEW: StoreCapacity = StoreCapacity {
     pages: None,
 };
 
-/// Later keys are not larger.
+/// A later one need not be larger.
 fn key(number: u32) -> String {
     format!("{:08x}", number.wrapping_mul(2_654_435_761))
 }
@@ -126,12 +126,13 @@ async fn keys_that_cannot_be_written_wait_and_fail_nothing() {
 
 #[tokio::test]
 async fn ledger_whose_index_lacks_a_key_is_refused() {
-    let mut fixture = Fixture::on_disk(Default::default());
+    let none_waits = StoreCapacity { waiting_keys: 0, ..FEW };
+    let mut fixture = Fixture::on_disk(none_waits);
     for number in 0..3 {
         fixture.buy(&keyed(&key(number), "p"), "a reply").await;
     }
-    // The start writes them.
-    fixture.restart();
+    // The start records that all are written.
+    fixture.restart_with(none_waits);
     fixture.stop();
     let copied = fixture.path().with_file_name("copy.db");
     copy(&fixture.path(), &copied);

@@ -15,6 +15,16 @@ use crate::store::{
     ReserveError,
 };
 
+/// Reads an earlier purchase by its number, if it has the key, where one is given.
+const READ: &str =
+    "SELECT purchases.number, id, state, coalesce(cost_micros, price_micros), keep_until,
+        length(body), status, is_json, CASE WHEN length(body) <= 16384 THEN body END, payload
+    FROM purchases LEFT JOIN replies USING (number)
+    WHERE purchases.number = ?1 AND (?2 IS NULL OR key = ?2)";
+
+/// How many earlier purchases of a fingerprint are read after the first that decides.
+const MAX_LOOK_BACK: usize = 16;
+
 impl Ledger {
     /// Returns the expired purchase that has to give up the key, if there is one.
     pub(super) fn find_earlier(
@@ -47,13 +57,10 @@ impl Ledger {
         payload: &Digest,
         now: Duration,
     ) -> Result<Result<Option<i64>, ReserveError>> {
-        let find = "SELECT purchases.number, id, state, coalesce(cost_micros, price_micros), keep_until,
-                length(body), status, is_json, CASE WHEN length(body) <= 16384 THEN body END, payload
-            FROM purchases LEFT JOIN replies USING (number) WHERE purchases.number = ? AND key = ?";
         let found = |row: &Row<'_>| Ok((FoundPurchase::read(row, now)?, row.get(9)?));
         let found: Option<(FoundPurchase, Digest)> =
             self.dedupe_keys.borrow().search(statements, key, |number| {
-                let row = statements.first(find, params![number, key], found)?;
+                let row = statements.first(READ, params![number, key], found)?;
                 Ok(row.map_or(ControlFlow::Continue(()), ControlFlow::Break))
             })?;
         let Some((found, first)) = found else { return Ok(Ok(None)) };
@@ -89,37 +96,37 @@ impl Ledger {
         duplicate: &DuplicateCheck,
         now: Duration,
     ) -> Result<Option<ReserveError>> {
-        let find =
-            "SELECT purchases.number, id, state, coalesce(cost_micros, price_micros), keep_until,
-                length(body), status, is_json, CASE WHEN length(body) <= 16384 THEN body END,
-                ended_at, delivered
-            FROM purchases LEFT JOIN replies USING (number)
-            WHERE purchases.number = ? AND fingerprint = ?";
+        let find = "SELECT state, ended_at, delivered FROM purchases
+            WHERE number = ? AND fingerprint = ?";
+        let end = |row: &Row<'_>| {
+            Ok((column::state(row, 0)?, column::moment_or_none(row, 1)?, row.get(2)?))
+        };
+        let fingerprint = &duplicate.fingerprint;
         let (since, until) =
             (now.saturating_sub(duplicate.within), now.saturating_add(duplicate.clock_skew));
-        let read = |row: &Row<'_>| {
-            let FoundPurchase { purchase, .. } = FoundPurchase::read(row, now)?;
-            Ok((purchase, column::moment_or_none(row, 9)?, row.get(10)?))
+        let (mut latest, mut looked_back) = (None, 0);
+        let running = self.dedupe_keys.borrow().search(statements, fingerprint, |number| {
+            let found = statements.first(find, params![number, fingerprint], end)?;
+            let Some((state, ended, is_delivered)) = found else {
+                return Ok(ControlFlow::Continue(()));
+            };
+            let Some(ended) = ended else { return Ok(ControlFlow::Break(Some(number))) };
+            let is_duplicate = rules::is_duplicate(duplicate, (state, ended, is_delivered));
+            if is_duplicate && since <= ended && ended <= until {
+                latest = latest.max(Some((ended, number)));
+            }
+            // The next one began after it had ended. Only if the clock was set back meanwhile, an
+            // earlier purchase has a later end.
+            looked_back += usize::from(latest.is_some() || ended < since);
+            let is_last = looked_back > MAX_LOOK_BACK;
+            Ok(if is_last { ControlFlow::Break(None) } else { ControlFlow::Continue(()) })
+        })?;
+        let Some(number) = running.flatten().or(latest.map(|(_, number)| number)) else {
+            return Ok(None);
         };
-        let found =
-            self.dedupe_keys.borrow().search(statements, &duplicate.fingerprint, |number| {
-                let found = statements.first(find, params![number, duplicate.fingerprint], read)?;
-                Ok(match found {
-                    None => ControlFlow::Continue(()),
-                    Some((running, None, _)) => ControlFlow::Break(Some(running)),
-                    // One begins only after the one before has ended, so earlier ones have ended earlier.
-                    Some((_, Some(ended), _)) if ended < since => ControlFlow::Break(None),
-                    Some((purchase, Some(ended), is_delivered)) => {
-                        let end = (purchase.state, ended, is_delivered);
-                        if ended <= until && rules::is_duplicate(duplicate, end) {
-                            ControlFlow::Break(Some(purchase))
-                        } else {
-                            ControlFlow::Continue(())
-                        }
-                    }
-                })
-            })?;
-        Ok(found.flatten().map(ReserveError::Duplicate))
+        let read = |row: &Row<'_>| FoundPurchase::read(row, now);
+        let found = statements.first(READ, params![number, None::<&Digest>], read)?;
+        Ok(found.map(|found| ReserveError::Duplicate(found.purchase)))
     }
 
     pub(super) fn clear_dedupe_key(&self, number: i64) -> Result<()> {

@@ -7,7 +7,7 @@
 use std::collections::BTreeSet;
 use std::ops::{Bound, ControlFlow};
 
-use rusqlite::{Connection, params};
+use rusqlite::{Connection, Row, params};
 
 use super::Result;
 use super::statements::Statements;
@@ -16,7 +16,10 @@ use crate::store::Digest;
 /// How many keys are written at once: as many as a transaction may add.
 const SLICE: usize = 256;
 
-/// The purchase has the whole digest.
+/// A start reads the purchases since the oldest key that waits: so many for each that may wait.
+const MAX_AGE: i64 = 4;
+
+/// The first half of a digest. The row of the purchase has all of it.
 type ShortKey = [u8; 16];
 
 /// A key, and the number of a purchase that has or had it.
@@ -25,7 +28,7 @@ type Entry = (ShortKey, i64);
 /// The latest indexed purchase with a key before another one.
 const INDEXED: &str = "SELECT number FROM dedupe_keys WHERE key = ?1 AND number < ?2
     ORDER BY number DESC LIMIT 1";
-/// The same of a process that does not know what waits in another one.
+/// The same, for a process that does not know what waits in another one.
 const INDEXED_OR_WAITING: &str = "SELECT number FROM (
         SELECT number FROM dedupe_keys WHERE key = ?1 AND number < ?2
         UNION ALL
@@ -34,7 +37,7 @@ const INDEXED_OR_WAITING: &str = "SELECT number FROM (
             AND substr(coalesce(key, fingerprint), 1, 16) = ?1)
     ORDER BY number DESC LIMIT 1";
 
-/// Only one process lets keys wait. Others write theirs at once.
+/// Only one process lets keys wait, the server. Others write theirs at once.
 pub(super) struct DedupeKeys {
     max_waiting: usize,
     may_wait: bool,
@@ -43,6 +46,7 @@ pub(super) struct DedupeKeys {
     changes: Vec<(Entry, Change)>,
     /// All keys are written in turn, from the one after this on.
     last_written: Option<Entry>,
+    is_overdue: bool,
 }
 
 #[derive(Clone, Copy)]
@@ -59,20 +63,22 @@ impl DedupeKeys {
             waiting: BTreeSet::new(),
             changes: Vec::new(),
             last_written: None,
+            is_overdue: false,
         }
     }
 
-    /// Lets keys wait. Requires the ledger's lock.
+    /// Lets keys wait. Requires that no other process does.
     pub(super) fn let_wait(&mut self) {
         self.may_wait = true;
     }
 
-    /// Calls `read` with the purchases that may have this key, the latest first, until it breaks.
+    /// Calls `read` with the purchases that may have this key until it breaks: the latest first, except
+    /// that those of other processes come after all that wait.
     pub(super) fn search<T>(
         &self,
         statements: &Statements<'_>,
         key: &Digest,
-        read: impl Fn(i64) -> Result<ControlFlow<T>>,
+        mut read: impl FnMut(i64) -> Result<ControlFlow<T>>,
     ) -> Result<Option<T>> {
         let key = shortened(key);
         for (_, number) in self.waiting.range((key, i64::MIN)..=(key, i64::MAX)).rev() {
@@ -123,7 +129,7 @@ impl DedupeKeys {
 
     /// Whether [`write_next`](Self::write_next) should be called.
     pub(super) fn are_due(&self) -> bool {
-        self.waiting.len() > self.max_waiting
+        self.waiting.len() > self.max_waiting || self.is_overdue && !self.waiting.is_empty()
     }
 
     pub(super) fn write_next(&mut self, statements: &Statements<'_>) -> Result<()> {
@@ -142,26 +148,43 @@ impl DedupeKeys {
     /// Records up to which purchase the index has all keys. `latest` is the last one, and its key was
     /// added.
     pub(super) fn advance(&mut self, statements: &Statements<'_>, latest: i64) -> Result<()> {
-        if self.may_wait {
-            let oldest = self.waiting.iter().map(|(_, number)| *number).min();
-            let complete = oldest.map_or(latest, |oldest| oldest - 1);
-            statements.run("UPDATE identity SET keys_through = ?", [complete])?;
+        if !self.may_wait {
+            return Ok(());
         }
+        let oldest = self.waiting.iter().map(|(_, number)| *number).min();
+        let complete = oldest.map_or(latest, |oldest| oldest - 1);
+        self.is_overdue = latest - complete > self.max_age();
+        statements.run("UPDATE identity SET keys_through = ?", [complete])?;
         Ok(())
     }
 
-    /// Writes the keys that were waiting when the last server ended.
+    fn max_age(&self) -> i64 {
+        i64::try_from(self.max_waiting).unwrap_or(i64::MAX).saturating_mul(MAX_AGE)
+    }
+
+    /// Lets the keys wait that were waiting when the last server ended. Those of many purchases, after
+    /// a migration for example, are written at once.
     pub(super) fn recover(&mut self, connection: &Connection) -> Result<()> {
-        connection.execute(
-            "INSERT OR IGNORE INTO dedupe_keys (key, number)
-             SELECT substr(coalesce(key, fingerprint), 1, 16), number FROM purchases
-             WHERE number > coalesce((SELECT keys_through FROM identity), 0)
-                AND coalesce(key, fingerprint) IS NOT NULL
-             ORDER BY 1, 2",
-            [],
-        )?;
         self.clear();
         self.let_wait();
+        let through = "SELECT coalesce((SELECT keys_through FROM identity), 0),
+            coalesce((SELECT max(number) FROM purchases), 0)";
+        let (through, latest): (i64, i64) =
+            connection.query_row(through, [], |row| Ok((row.get(0)?, row.get(1)?)))?;
+        let later = "SELECT substr(coalesce(key, fingerprint), 1, 16), number FROM purchases
+            WHERE number > ? AND coalesce(key, fingerprint) IS NOT NULL";
+        if latest - through <= self.max_age() {
+            let entry = |row: &Row<'_>| Ok((row.get(0)?, row.get(1)?));
+            self.waiting = connection
+                .prepare(later)?
+                .query_map([through], entry)?
+                .collect::<Result<_, _>>()?;
+            return Ok(());
+        }
+        let write =
+            format!("INSERT OR IGNORE INTO dedupe_keys (key, number) {later} ORDER BY 1, 2");
+        connection.execute(&write, [through])?;
+        connection.execute("UPDATE identity SET keys_through = ?", [latest])?;
         Ok(())
     }
 
@@ -214,7 +237,7 @@ mod tests {
         keys
     }
 
-    /// The key of a purchase. Those of later purchases are not larger.
+    /// The key of a purchase. A later one need not be larger.
     fn key(number: i64) -> Digest {
         *blake3::hash(&number.to_be_bytes()).as_bytes()
     }
@@ -263,18 +286,38 @@ mod tests {
     }
 
     #[test]
+    fn few_keys_among_many_purchases_do_not_wait_for_ever() {
+        let file = file();
+        let statements = Statements::new(&file);
+        let mut keys = waiting();
+        let through = || -> i64 {
+            file.query_row("SELECT keys_through FROM identity", [], |row| row.get(0)).unwrap()
+        };
+        keys.advance(&statements, 50_000).unwrap();
+        assert_eq!(through(), 50_000, "none waits");
+        keys.add(&statements, &key(50_001), 50_001).unwrap();
+        for (last, is_due) in [(54_000, false), (54_001, true)] {
+            keys.advance(&statements, last).unwrap();
+            assert_eq!((through(), keys.are_due()), (50_000, is_due));
+        }
+        keys.write_next(&statements).unwrap();
+        keys.advance(&statements, 54_002).unwrap();
+        assert_eq!((through(), keys.are_due()), (54_002, false));
+    }
+
+    #[test]
     fn all_purchases_of_a_key_are_found_latest_first_wherever_they_are() {
         let file = file();
         let statements = Statements::new(&file);
         let mut keys = waiting();
         let numbers = |keys: &DedupeKeys| {
-            let found = std::cell::RefCell::default();
+            let mut found = Vec::new();
             let note = |number| {
-                Vec::push(&mut found.borrow_mut(), number);
+                found.push(number);
                 Ok(ControlFlow::<()>::Continue(()))
             };
             keys.search(&statements, &key(0), note).unwrap();
-            found.into_inner()
+            found
         };
         for number in [3, 4] {
             keys.add(&statements, &key(0), number).unwrap();

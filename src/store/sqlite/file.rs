@@ -137,8 +137,8 @@ pub(super) fn check_whole_pages(connection: &Connection, path: &Path) -> Result<
     }
 }
 
-/// Checks the file's structure, its indexes, its times, its counters and its dedupe keys. Reads the whole file. Only damage has
-/// the cause [`Cause::Damaged`]; the check itself may fail, too.
+/// Checks the file's structure, its indexes, its times, its counters and its dedupe keys. Reads the
+/// whole file. Only damage has the cause [`Cause::Damaged`]; the check itself may fail, too.
 pub(super) fn check_integrity(connection: &mut Connection) -> Result<(), Reason> {
     let failed = |error: rusqlite::Error| {
         let reason = Reason::from(error);

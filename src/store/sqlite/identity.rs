@@ -124,12 +124,12 @@ impl LedgerIdentity {
         self.suspect_reason == Some(NOT_CLOSED)
     }
 
-    /// Requires that no purchase is running and no dedupe key waits.
+    /// Requires that no purchase is running.
     pub(super) fn save(&self, connection: &Connection) -> Result<(), StoreError> {
         connection.execute(
             "INSERT OR REPLACE INTO identity (number, name, nonce, boot, ended_through, keys_through)
-             SELECT 1, ?, ?, ?, latest, latest
-             FROM (SELECT coalesce(max(number), 0) AS latest FROM purchases)",
+             VALUES (1, ?, ?, ?, (SELECT coalesce(max(number), 0) FROM purchases),
+                coalesce((SELECT keys_through FROM identity), 0))",
             params![self.name, self.state.nonce, self.boot],
         )?;
         Ok(())

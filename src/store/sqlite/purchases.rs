@@ -32,10 +32,11 @@ const POLL_INTERVAL: Duration = Duration::from_millis(250);
 const PROBE_WRITES: usize = 3;
 /// Writes what is there already, to about as many pages as a purchase.
 const REWRITE_LATEST: &str = "UPDATE purchases
-    SET id = id, at = at, caller = caller, key = key, fingerprint = fingerprint
+    SET id = id, at = at, caller = caller
     WHERE number > (SELECT max(number) FROM purchases) - 8";
 
-/// How many purchases lie between two writes of how many have ended and have their key in the index.
+/// How many purchases lie between two writes of up to which one all have ended, and all have their key
+/// in the index.
 const ADVANCE_INTERVAL: i64 = 1_024;
 /// Reads each purchase once in all: it stops at the first that is running. The latest one is.
 const ADVANCE_ENDED: &str = "UPDATE identity SET ended_through =

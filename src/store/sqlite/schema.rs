@@ -348,8 +348,8 @@ pub(super) fn counted(version: i64) -> &'static str {
     }
 }
 
-/// Selects how many dedupe keys are missing from their index in a file of this version, if it has one that
-/// may lack some.
+/// Selects how many dedupe keys are missing from their index in a file of this version, or `None` if that
+/// version has no such table.
 pub(super) fn missing_dedupe_keys(version: i64) -> Option<&'static str> {
     (version >= DEDUPE_KEYS).then_some(
         "SELECT count(*) FROM purchases

@@ -8,7 +8,7 @@ use std::ptr;
 use rusqlite::{CachedStatement, Connection, OptionalExtension, Params, Result, Row, Statement};
 
 /// More than a purchase has.
-const MAX_HELD: usize = 20;
+const MAX_HELD: usize = 24;
 
 pub(super) struct Statements<'a> {
     connection: &'a Connection,

@@ -14,6 +14,6 @@ pub(super) const DEDUPE_KEYS: &str = "
         number INTEGER NOT NULL,
         PRIMARY KEY (key, number)
     ) STRICT, WITHOUT ROWID;
-    -- It has all of the purchases up to this number.
+    -- `dedupe_keys` has those of all purchases up to this number.
     ALTER TABLE identity ADD COLUMN keys_through INTEGER NOT NULL DEFAULT 0;
 ";
