@@ -142,7 +142,7 @@ impl Ledger {
         let statements = Statements::new(&self.connection);
         let key = "SELECT coalesce(key, fingerprint) FROM purchases WHERE number = ?";
         if let Some(Some(key)) = statements.first(key, [number], |row| row.get(0))? {
-            self.dedupe_keys.borrow_mut().remove(&statements, &key, number)?;
+            self.dedupe_keys.borrow_mut().remove(&statements, (&key, number))?;
         }
         Ok(())
     }

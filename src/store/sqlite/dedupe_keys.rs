@@ -42,7 +42,7 @@ pub(super) struct DedupeKeys {
     max_waiting: usize,
     may_wait: bool,
     waiting: BTreeSet<Entry>,
-    /// What this transaction has added to `waiting`, or removed.
+    /// Entries that this transaction has added to `waiting` or removed from it.
     changes: Vec<(Entry, Change)>,
     /// All keys are written in turn, from the one after this on.
     last_written: Option<Entry>,
@@ -100,8 +100,7 @@ impl DedupeKeys {
     pub(super) fn add(
         &mut self,
         statements: &Statements<'_>,
-        key: &Digest,
-        number: i64,
+        (key, number): (&Digest, i64),
     ) -> Result<()> {
         let entry = (shortened(key), number);
         if !self.may_wait {
@@ -115,8 +114,7 @@ impl DedupeKeys {
     pub(super) fn remove(
         &mut self,
         statements: &Statements<'_>,
-        key: &Digest,
-        number: i64,
+        (key, number): (&Digest, i64),
     ) -> Result<()> {
         let entry = (shortened(key), number);
         if self.waiting.remove(&entry) {
@@ -255,7 +253,7 @@ mod tests {
             file.execute_batch("BEGIN").unwrap();
             let added = last + 1..=last + 1 + transaction % 9;
             for number in added.clone() {
-                keys.add(&statements, &key(number), number).unwrap();
+                keys.add(&statements, (&key(number), number)).unwrap();
             }
             if keys.are_due() {
                 keys.write_next(&statements).unwrap();
@@ -295,7 +293,7 @@ mod tests {
         };
         keys.advance(&statements, 50_000).unwrap();
         assert_eq!(through(), 50_000, "none waits");
-        keys.add(&statements, &key(50_001), 50_001).unwrap();
+        keys.add(&statements, (&key(50_001), 50_001)).unwrap();
         for (last, is_due) in [(54_000, false), (54_001, true)] {
             keys.advance(&statements, last).unwrap();
             assert_eq!((through(), keys.are_due()), (50_000, is_due));
@@ -320,20 +318,20 @@ mod tests {
             found
         };
         for number in [3, 4] {
-            keys.add(&statements, &key(0), number).unwrap();
+            keys.add(&statements, (&key(0), number)).unwrap();
         }
         keys.write_next(&statements).unwrap();
-        keys.add(&statements, &key(1), 5).unwrap();
+        keys.add(&statements, (&key(1), 5)).unwrap();
         keys.committed();
         for number in [6, 7] {
-            keys.add(&statements, &key(0), number).unwrap();
+            keys.add(&statements, (&key(0), number)).unwrap();
         }
         assert_eq!(numbers(&keys), [7, 6, 4, 3]);
         keys.rolled_back();
         assert_eq!(numbers(&keys), [4, 3]);
-        keys.remove(&statements, &key(0), 4).unwrap();
+        keys.remove(&statements, (&key(0), 4)).unwrap();
         assert_eq!(numbers(&keys), [3]);
-        keys.remove(&statements, &key(1), 5).unwrap();
+        keys.remove(&statements, (&key(1), 5)).unwrap();
         assert_eq!(latest(&keys, &statements, &key(1)), None);
         keys.rolled_back();
         assert_eq!(latest(&keys, &statements, &key(1)), Some(5));

@@ -257,6 +257,7 @@ impl SqliteStore {
 }
 
 impl Ledger {
+    /// Checks everything before it writes, so that a refusal leaves nothing to roll back.
     pub(super) fn reserve(
         &self,
         statements: &Statements<'_>,
@@ -269,34 +270,20 @@ impl Ledger {
             Ok(expired) => expired,
             Err(earlier) => return Ok(Err(earlier)),
         };
-        let held = self.hold(statements, (reservation, expired), send, now)?;
-        held.ok_or_else(|| Unavailable("the purchase is already in the ledger".into()).into())
-    }
-
-    /// Holds the price unless a budget or the balance refuses it. Returns `None` if a purchase has this
-    /// id.
-    ///
-    /// Checks everything before it writes, so that a refusal leaves nothing to roll back.
-    fn hold(
-        &self,
-        statements: &Statements<'_>,
-        (reservation, expired): (&Reservation, Option<i64>),
-        send: Option<(SlotId, AccountStatus)>,
-        now: Duration,
-    ) -> Result<Option<Result<CreditWatermark, ReserveError>>> {
         let today = self.today(statements, now)?;
         let scopes = self.scope_budgets(statements, reservation, (now, today))?;
         let (mut credit, price) = (self.credit.get(), reservation.price);
         let covered = rules::check_budgets(&scopes, price)
             .and_then(|()| credit.hold(price, reservation.budgets.balance_floor, now));
         if let Err(refused) = covered {
-            return Ok(Some(Err(refused)));
+            return Ok(Err(refused));
         }
         if let Some(number) = expired {
             self.clear_dedupe_key(number)?;
         }
         let inserted = self.insert(statements, reservation, send, (now, today))?;
-        let Some(purchase) = inserted else { return Ok(None) };
+        let known = || Unavailable("the purchase is already in the ledger".into());
+        let purchase = inserted.ok_or_else(known)?;
         self.change_spend(statements, &purchase, Usd::ZERO, price)?;
         outbox::write_crossings(&self.connection, reservation, &scopes, (now, today))?;
         self.credit.set(credit);
@@ -304,7 +291,7 @@ impl Ledger {
         if let Some((slot, _)) = send {
             slots::take(self, statements, slot, now)?;
         }
-        Ok(Some(Ok(credit.watermark())))
+        Ok(Ok(credit.watermark()))
     }
 
     /// Returns the limits of all scopes that the purchase counts in, and of absent ones none.
@@ -378,7 +365,7 @@ impl Ledger {
         let number = self.connection.last_insert_rowid();
         self.latest_number.set(Some(number));
         if let Some(key) = key.or(fingerprint) {
-            self.dedupe_keys.borrow_mut().add(statements, key, number)?;
+            self.dedupe_keys.borrow_mut().add(statements, (key, number))?;
         }
         if number % ADVANCE_INTERVAL == 0 {
             statements.run(ADVANCE_ENDED, [])?;
