@@ -28,7 +28,7 @@ const OLDER_FILE: &str = "
     ALTER TABLE members DROP COLUMN week_micros; ALTER TABLE members DROP COLUMN ever_micros;
     ALTER TABLE members DROP COLUMN group_name;
     CREATE INDEX purchases_at ON purchases (at);
-    DROP TABLE dedupe_keys; ALTER TABLE identity DROP COLUMN keys_through;
+    DROP VIEW purchase_keys; DROP TABLE dedupe_keys; ALTER TABLE identity DROP COLUMN keys_through;
     CREATE UNIQUE INDEX purchases_key ON purchases (key) WHERE key IS NOT NULL;
     CREATE INDEX purchases_fingerprint ON purchases (fingerprint, ended_at) WHERE fingerprint IS NOT NULL;
     PRAGMA user_version = 9";

@@ -32,9 +32,9 @@ const INDEXED: &str = "SELECT number FROM dedupe_keys WHERE key = ?1 AND number 
 const INDEXED_OR_WAITING: &str = "SELECT number FROM (
         SELECT number FROM dedupe_keys WHERE key = ?1 AND number < ?2
         UNION ALL
-        SELECT number FROM purchases
+        SELECT number FROM purchase_keys
         WHERE number > coalesce((SELECT keys_through FROM identity), 0) AND number < ?2
-            AND substr(coalesce(key, fingerprint), 1, 16) = ?1)
+            AND key = ?1)
     ORDER BY number DESC LIMIT 1";
 
 /// Only one process lets keys wait, the server. Others write theirs at once.
@@ -169,8 +169,7 @@ impl DedupeKeys {
             coalesce((SELECT max(number) FROM purchases), 0)";
         let (through, latest): (i64, i64) =
             connection.query_row(through, [], |row| Ok((row.get(0)?, row.get(1)?)))?;
-        let later = "SELECT substr(coalesce(key, fingerprint), 1, 16), number FROM purchases
-            WHERE number > ? AND coalesce(key, fingerprint) IS NOT NULL";
+        let later = "SELECT key, number FROM purchase_keys WHERE number > ?";
         if latest - through <= self.max_age() {
             let entry = |row: &Row<'_>| Ok((row.get(0)?, row.get(1)?));
             self.waiting = connection

@@ -352,12 +352,10 @@ pub(super) fn counted(version: i64) -> &'static str {
 /// version has no such table.
 pub(super) fn missing_dedupe_keys(version: i64) -> Option<&'static str> {
     (version >= DEDUPE_KEYS).then_some(
-        "SELECT count(*) FROM purchases
+        "SELECT count(*) FROM purchase_keys AS expected
          WHERE number <= coalesce((SELECT keys_through FROM identity), 0)
-            AND coalesce(key, fingerprint) IS NOT NULL
-            AND NOT EXISTS (SELECT 1 FROM dedupe_keys
-                WHERE dedupe_keys.key = substr(coalesce(purchases.key, fingerprint), 1, 16)
-                    AND dedupe_keys.number = purchases.number)",
+            AND NOT EXISTS (SELECT 1 FROM dedupe_keys AS found
+                WHERE found.key = expected.key AND found.number = expected.number)",
     )
 }
 

@@ -14,6 +14,10 @@ pub(super) const DEDUPE_KEYS: &str = "
         number INTEGER NOT NULL,
         PRIMARY KEY (key, number)
     ) STRICT, WITHOUT ROWID;
+    -- All entries that it must have, except those that wait in memory.
+    CREATE VIEW purchase_keys AS
+        SELECT substr(coalesce(key, fingerprint), 1, 16) AS key, number FROM purchases
+        WHERE coalesce(key, fingerprint) IS NOT NULL;
     -- `dedupe_keys` has those of all purchases up to this number.
     ALTER TABLE identity ADD COLUMN keys_through INTEGER NOT NULL DEFAULT 0;
 ";
