@@ -236,7 +236,8 @@ async function open(conversation) {
   fill();
   await taken;
   talk.bringIntoView();
-  await showList();
+  // Many conversations take longer to read than the open one to show.
+  void showList();
 }
 
 /** The conversation that the address names: `#chat?c=…`. */

@@ -162,14 +162,21 @@ function snippet({ title, turns }) {
 async function pin(conversation) {
   const { pinned } = await chat.change(conversation, (latest) => { latest.pinned = !latest.pinned; });
   await showList();
-  actOf(found().findIndex(({ id }) => id === conversation.id), 2)?.focus();
+  if (!hasMovedOn()) actOf(found().findIndex(({ id }) => id === conversation.id), 2)?.focus();
   announce((pinned ? TEXT.pinnedNow : TEXT.unpinned)(nameOf(conversation)));
 }
 
 async function take(conversation) {
   chat.closeDrawer();
+  const { activeElement: focused } = document;
   await chat.open((await conversations.one(conversation.id)) ?? conversation);
-  byId('chat-heading').focus({ preventScroll: true });
+  if (!hasMovedOn(focused)) byId('chat-heading').focus({ preventScroll: true });
+}
+
+/** Whether the person has put the focus elsewhere while the browser's storage was read. `from`: what had it besides the list. */
+function hasMovedOn(from = null) {
+  const { activeElement: focused, body } = document;
+  return focused !== body && focused !== from && !byId('conversations').contains(focused);
 }
 
 function rename(conversation, item) {
@@ -177,7 +184,7 @@ function rename(conversation, item) {
   const end = async () => {
     renaming = null;
     await showList();
-    actOf(found().findIndex(({ id }) => id === conversation.id), 0)?.focus();
+    if (!hasMovedOn()) actOf(found().findIndex(({ id }) => id === conversation.id), 0)?.focus();
   };
   const save = async (event) => {
     event.preventDefault();
@@ -214,12 +221,12 @@ async function remove(conversation) {
     await conversations.put(kept);
     await (wasOpen ? chat.open(kept) : showList());
     announce(TEXT.restored(nameOf(kept)));
-    byId('chat-text').focus();
+    if (!hasMovedOn()) byId('chat-text').focus();
   });
   const shown = notice(TEXT.deleted(nameOf(kept), waits), undo, 'deleted');
   if (wasOpen) await chat.open(chat.fresh());
   await showList();
-  (actOf(Math.min(place, found().length - 1), 1) ?? byId('new-conversation')).focus();
+  if (!hasMovedOn()) (actOf(Math.min(place, found().length - 1), 1) ?? byId('new-conversation')).focus();
 }
 
 /** An action of the row at this place: 0 renames, 1 deletes, 2 pins. */

@@ -33,10 +33,6 @@ fn open(gate: &Gate) -> Page {
 
 fn ask(page: &Page, text: &str) {
     page.find(MESSAGE).fill(text);
-    // A view that is still opening may have taken the focus.
-    page.wait_until(
-        "document.activeElement.id === 'chat-text' || (document.getElementById('chat-text').focus(), false)",
-    );
     page.press("Enter");
     page.wait_until("document.querySelector('#turns > .theirs .prose') !== null && !document.querySelector('[aria-busy]')");
 }
@@ -252,6 +248,34 @@ fn two_hundred_conversations_and_a_long_one_stay_usable() {
     page.reload();
     page.wait_until("document.getElementById('chat-heading').textContent === 'Number 137'");
     assert_eq!(gate.sold(), 1);
+}
+
+/// Lets the list of conversations wait until `mayRead`.
+const SLOW_LIST: &str = "(() => {
+    const getAll = IDBObjectStore.prototype.getAll;
+    IDBObjectStore.prototype.getAll = function (...given) {
+        const request = getAll.apply(this, given);
+        const stay = () => { if (!globalThis.mayRead) this.count().onsuccess = stay; };
+        if (this.name === 'conversations') stay();
+        return request;
+    };
+})()";
+
+#[test]
+fn conversation_that_opens_leaves_the_focus_to_a_person_who_writes_already() {
+    let gate = Gate::start();
+    let page = open(&gate);
+    ask(&page, "Write a list of steps");
+    begin(&page, "Write some code to copy");
+    page.evaluate(SLOW_LIST);
+    page.find(("button", "Write a list of steps")).click();
+    page.wait_until("document.activeElement.id === 'chat-heading'");
+    page.find(MESSAGE).fill("One more");
+    page.evaluate("void (globalThis.mayRead = true)");
+    page.wait_until("document.querySelector('#conversations [aria-current]').textContent === 'Write a list of steps'");
+    page.press("Enter");
+    page.wait_until("document.querySelectorAll('#turns > .theirs .prose').length === 2");
+    assert_eq!(gate.sold(), 3);
 }
 
 /// A disk that is full when a record is written again while all are read; what the page then has of it.
