@@ -8,6 +8,7 @@ use std::time::{Duration, SystemTime};
 
 use nix::time::{ClockId, clock_gettime};
 
+use crate::decimal;
 use crate::sync::lock;
 
 /// Time services correct less than this without a step.
@@ -174,8 +175,23 @@ pub fn iso8601(since_epoch: Duration) -> String {
     let seconds = since_epoch.as_secs();
     let Date { year, month, day } = Date::at(since_epoch);
     let (hour, minute, second) = (seconds / 3600 % 24, seconds / 60 % 60, seconds % 60);
-    let millis = since_epoch.subsec_millis();
-    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{millis:03}Z")
+    let millis = since_epoch.subsec_millis().into();
+    let mut text = String::with_capacity("2026-11-23T12:34:56.789Z".len());
+    let parts = [
+        (year, 4, '-'),
+        (month, 2, '-'),
+        (day, 2, 'T'),
+        (hour, 2, ':'),
+        (minute, 2, ':'),
+        (second, 2, '.'),
+        (millis, 3, 'Z'),
+    ];
+    for (number, width, end) in parts {
+        // Writing to a string cannot fail.
+        decimal::write(&mut text, number, width).ok();
+        text.push(end);
+    }
+    text
 }
 
 #[cfg(test)]

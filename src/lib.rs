@@ -44,6 +44,7 @@ pub mod clock;
 pub mod config;
 #[doc(hidden)]
 pub mod contract;
+mod decimal;
 #[doc(hidden)]
 pub mod downstream;
 mod embed;

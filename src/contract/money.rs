@@ -4,6 +4,8 @@ use std::fmt;
 
 use serde::{Serialize, Serializer};
 
+use crate::decimal;
+
 const MICROS: u64 = 1_000_000;
 
 /// An exact amount of US dollars, displayed as `0.006000`.
@@ -245,7 +247,9 @@ impl std::str::FromStr for SpendLimit {
 
 impl fmt::Display for Usd {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}.{:06}", self.0 / MICROS, self.0 % MICROS)
+        decimal::write(f, self.0 / MICROS, 1)?;
+        f.write_str(".")?;
+        decimal::write(f, self.0 % MICROS, 6)
     }
 }
 

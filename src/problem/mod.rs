@@ -243,12 +243,12 @@ impl Problem {
     pub fn to_json(&self, request_id: &str) -> Bytes {
         let prefix = self.subject.as_ref().map_or("", |subject| &*subject.prefix);
         let document = ProblemDocument {
-            uri: format!("{prefix}/problems/{}", self.kind.code),
+            uri: [prefix, "/problems/", self.kind.code].concat(),
             title: self.kind.title,
             status: self.kind.status.as_u16(),
             code: self.kind.code,
             detail: self.detail.as_deref(),
-            instance: (!request_id.is_empty()).then(|| format!("/requests/{request_id}")),
+            instance: (!request_id.is_empty()).then(|| ["/requests/", request_id].concat()),
             charged: self.charged,
             request_id: self.subject.as_ref().and_then(|subject| subject.job.as_deref()),
             budget: self.budget(),

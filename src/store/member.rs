@@ -10,6 +10,7 @@ use super::{Clock, Digest, Extra, Unavailable};
 use crate::contract::member::{LimitChange, Role};
 use crate::contract::money::SpendLimit;
 use crate::contract::selection::Selection;
+use crate::decimal;
 use crate::sync::lock;
 
 /// The identity that limits, budgets, idempotency keys and jobs belong to.
@@ -74,7 +75,14 @@ impl fmt::Display for Caller {
         match self {
             // The peers of unix sockets have no address of their own.
             Self::Address(IpAddr::V4(Ipv4Addr::UNSPECIFIED)) => write!(f, "unix"),
-            Self::Address(IpAddr::V4(address)) => write!(f, "{address}"),
+            Self::Address(IpAddr::V4(address)) => {
+                let [first, others @ ..] = address.octets();
+                decimal::write(f, first.into(), 1)?;
+                others.into_iter().try_for_each(|octet| {
+                    f.write_str(".")?;
+                    decimal::write(f, octet.into(), 1)
+                })
+            }
             Self::Address(IpAddr::V6(network)) => write!(f, "{network}/64"),
             Self::Member(name) => write!(f, "{MEMBER}{name}"),
             Self::Subject(subject) => write!(f, "{SUBJECT}{subject}"),

@@ -1,7 +1,6 @@
 //! Token buckets for callers, in bounded memory: beyond a number of buckets, new callers share one
 //! per network.
 
-use std::io::Write;
 use std::num::NonZeroU32;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
@@ -126,12 +125,11 @@ impl Bucket {
 
     /// Sets `RateLimit-Policy` and `RateLimit` (draft-ietf-httpapi-ratelimit-headers-10).
     pub(super) fn set_headers(&self, remaining: u32, headers: &mut HeaderMap) {
-        let (mut text, reset) = ([0; 48], self.reset_seconds(remaining));
-        let mut rest = &mut text[..];
-        // Two numbers of at most 10 and 20 digits fit.
-        write!(rest, "\"caller\";r={remaining};t={reset}").ok();
-        let unused = rest.len();
-        if let Ok(value) = HeaderValue::from_bytes(&text[..text.len() - unused]) {
+        // Formatted by the standard library, they take as long as the rest of the limiter.
+        let (mut left, mut reset) = (itoa::Buffer::new(), itoa::Buffer::new());
+        let (left, reset) = (left.format(remaining), reset.format(self.reset_seconds(remaining)));
+        let text = ["\"caller\";r=", left, ";t=", reset].concat();
+        if let Ok(value) = HeaderValue::try_from(text) {
             headers.insert(RATELIMIT, value);
         }
         headers.insert(RATELIMIT_POLICY, self.policy.clone());
