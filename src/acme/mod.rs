@@ -13,7 +13,7 @@ mod tests;
 use std::io;
 use std::time::Duration;
 
-use instant_acme::{Account, CertificateIdentifier, HttpClient};
+use instant_acme::{Account, HttpClient};
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 use tracing::{error, info, warn};
@@ -24,6 +24,7 @@ use crate::tls::{Certificate, Tls};
 
 use client::AuthorityClient;
 use files::AcmeFiles;
+use order::certificate_id;
 use schedule::{MAX_WAIT, backoff, due_in_window, due_of_life, order_wait};
 
 /// How long an order may take, with all checks of the authority.
@@ -148,7 +149,7 @@ impl Renewal {
         config: &AcmeConfig,
         certificate: &Certificate,
     ) -> Option<(Duration, Duration)> {
-        let id = CertificateIdentifier::try_from(certificate.leaf()).ok()?;
+        let id = certificate_id(certificate.leaf())?;
         // Without an account, the certificate was not ordered here.
         let account = self.known_account(config).await?;
         let (info, ask_again) = account.renewal_info(&id).await.ok()?;

@@ -9,9 +9,12 @@ use instant_acme::{
 };
 use rcgen::{CertificateParams, CustomExtension, DistinguishedName, KeyPair};
 use tokio_rustls::rustls::crypto::aws_lc_rs::sign::any_supported_type;
-use tokio_rustls::rustls::pki_types::PrivateKeyDer;
+use tokio_rustls::rustls::pki_types::{CertificateDer, Der, PrivateKeyDer};
 use tokio_rustls::rustls::sign::CertifiedKey;
 use tracing::info;
+use x509_cert::Certificate as X509;
+use x509_cert::der::Decode;
+use x509_cert::ext::pkix::AuthorityKeyIdentifier;
 use zeroize::Zeroizing;
 
 use super::files::{AcmeFiles, PendingOrder};
@@ -49,6 +52,19 @@ pub(super) async fn account(
     files.keep_account(&config.directory, credentials)?;
     info!(directory = %config.directory, "account registered");
     Ok(account)
+}
+
+/// Returns the authority's name of a certificate (RFC 9773, section 4.1), if it has one.
+pub(super) fn certificate_id(
+    certificate: &CertificateDer<'_>,
+) -> Option<CertificateIdentifier<'static>> {
+    let signed = X509::from_der(certificate).ok()?.tbs_certificate;
+    let (_, authority) = signed.get::<AuthorityKeyIdentifier>().ok()??;
+    let key = authority.key_identifier?;
+    // Both as they are encoded, with the zero before a serial number that looks negative.
+    let serial = signed.serial_number.as_bytes();
+    let id = CertificateIdentifier::new(Der::from_slice(key.as_bytes()), Der::from_slice(serial));
+    Some(id.into_owned())
 }
 
 /// Obtains the certificate, and writes it. `replaced` is the present one, if the authority knows it.
@@ -119,7 +135,7 @@ async fn place(
     if let Some(profile) = &config.profile {
         new = new.profile(profile);
     }
-    let replaced = replaced.and_then(|it| CertificateIdentifier::try_from(it.leaf()).ok());
+    let replaced = replaced.and_then(|it| certificate_id(it.leaf()));
     let is_replacement = replaced.is_some();
     if let Some(id) = replaced {
         new = new.replaces(id);

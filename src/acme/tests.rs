@@ -11,8 +11,8 @@ use http::{Request, Response};
 use http_body_util::{BodyExt, Full};
 use instant_acme::{BodyWrapper, BytesResponse, Error};
 use rcgen::{
-    BasicConstraints, CertificateParams, CertificateSigningRequestParams, IsCa, Issuer, KeyPair,
-    date_time_ymd,
+    BasicConstraints, CertificateParams, CertificateSigningRequestParams, IsCa, Issuer,
+    KeyIdMethod, KeyPair, date_time_ymd,
 };
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -370,4 +370,23 @@ async fn changed_names_are_ordered_at_once() {
     server.settings.send_modify(|config| config.names.truncate(1));
     server.pass(DAY).await;
     assert_eq!(authority.hours(), [0, 24]);
+}
+
+#[test]
+fn certificate_is_named_as_in_rfc_9773() {
+    let mut own = CertificateParams::new([]).unwrap();
+    own.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    let key_id = 0x6988_5b6b_8746_4041_e1b3_7b84_7ba0_ae2c_u128.to_be_bytes();
+    let key_id = [&key_id[..], &0xde01_c8d4_u32.to_be_bytes()].concat();
+    own.key_identifier_method = KeyIdMethod::PreSpecified(key_id);
+    let issuer = Issuer::new(own, KeyPair::generate().unwrap());
+    let mut params = CertificateParams::new(["example.com".to_owned()]).unwrap();
+    params.serial_number = Some(vec![0x87, 0x65, 0x43, 0x21].into());
+    let name = |params: &CertificateParams| {
+        let certificate = params.signed_by(&KeyPair::generate().unwrap(), &issuer).unwrap();
+        certificate_id(certificate.der()).map(|id| id.to_string())
+    };
+    assert_eq!(name(&params), None, "it does not say whose key signed it");
+    params.use_authority_key_identifier_extension = true;
+    assert_eq!(name(&params).as_deref(), Some("aYhba4dGQEHhs3uEe6CuLN4ByNQ.AIdlQyE"));
 }
