@@ -21,6 +21,11 @@ pub(super) trait WriteCommand: Send {
 
     fn run(&mut self, ledger: &Ledger, statements: &Statements<'_>) -> Result<()>;
 
+    /// Returns whether it takes microseconds, so that its caller's thread may run it.
+    fn is_brief(&self) -> bool;
+
+    fn set_brief(&mut self);
+
     /// Returns where the caller waits, if it waits in a runtime.
     fn runtime(&self) -> Option<&Handle>;
 
@@ -32,6 +37,7 @@ type Answer<T> = Result<T, Unavailable>;
 
 struct Task<T, F> {
     durability: Durability,
+    is_brief: bool,
     work: F,
     outcome: Option<Answer<T>>,
     answer: Option<oneshot::Sender<Answer<T>>>,
@@ -45,7 +51,8 @@ pub(super) fn request<T: Send + 'static>(
 ) -> (Box<dyn WriteCommand>, oneshot::Receiver<Answer<T>>) {
     let (answer, answered) = oneshot::channel();
     let (answer, runtime) = (Some(answer), Handle::try_current().ok());
-    (Box::new(Task { durability, work, outcome: None, answer, runtime }), answered)
+    let task = Task { durability, is_brief: false, work, outcome: None, answer, runtime };
+    (Box::new(task), answered)
 }
 
 /// A command without a reply. It is retried until it succeeds.
@@ -53,7 +60,8 @@ pub(super) fn notification(
     durability: Durability,
     work: impl FnMut(&Ledger, &Statements<'_>) -> Result<()> + Send + 'static,
 ) -> Box<dyn WriteCommand> {
-    Box::new(Task { durability, work, outcome: None, answer: None, runtime: None })
+    let (outcome, answer, runtime) = (None, None, None);
+    Box::new(Task { durability, is_brief: false, work, outcome, answer, runtime })
 }
 
 /// Replies to the callers of a batch, and returns the commands that have to be retried.
@@ -96,6 +104,14 @@ where
 {
     fn durability(&self) -> Durability {
         self.durability
+    }
+
+    fn is_brief(&self) -> bool {
+        self.is_brief
+    }
+
+    fn set_brief(&mut self) {
+        self.is_brief = true;
     }
 
     fn runtime(&self) -> Option<&Handle> {

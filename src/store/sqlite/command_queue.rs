@@ -1,7 +1,8 @@
 //! The queue of the writer's thread.
 //!
 //! A wake-up costs two system calls and a transaction about ten, so commands are released together:
-//! the first caller that adds one lets all others that are ready add theirs.
+//! the first caller that adds one lets all others that are ready add theirs. If none does, the caller
+//! takes its command back and runs it.
 
 use std::collections::VecDeque;
 use std::mem;
@@ -54,12 +55,32 @@ impl Release<'_> {
             }
         }
     }
+
+    /// Takes all commands, if they are brief, only one has a caller, and the writer has no earlier ones.
+    pub(super) fn take_alone(&self) -> Option<Vec<Box<dyn WriteCommand>>> {
+        let mut state = lock(&self.0.state);
+        let commands = &state.commands;
+        let callers = commands.iter().filter(|command| command.runtime().is_some()).count();
+        let is_alone = callers == 1 && commands.iter().all(|command| command.is_brief());
+        (is_alone && state.is_writer_waiting).then(|| state.commands.drain(..).collect())
+    }
+
+    /// Puts back what was taken.
+    pub(super) fn put_back(&self, commands: Vec<Box<dyn WriteCommand>>) {
+        let mut state = lock(&self.0.state);
+        if !state.is_abandoned {
+            commands.into_iter().rev().for_each(|command| state.commands.push_front(command));
+        }
+    }
 }
 
 impl Drop for Release<'_> {
     fn drop(&mut self) {
         let mut state = lock(&self.0.state);
         state.releasing.clear();
+        if state.commands.is_empty() {
+            return;
+        }
         state.is_released = true;
         if mem::take(&mut state.is_writer_waiting) {
             drop(state);

@@ -18,7 +18,7 @@ use super::identity::LedgerIdentity;
 use super::ledger::Ledger;
 use super::reader::ReportReader;
 use super::statements::Statements;
-use super::writer::Writer;
+use super::writer::{SharedWriter, Writer};
 use super::{LockHolder, Result, StoreError, lock};
 use crate::metrics::Histogram;
 use crate::store::{AccountLimit, Cause, Clock, PurchaseId, Reason, Unavailable};
@@ -48,7 +48,7 @@ pub(super) struct StoreInner {
 pub(super) enum Executor {
     Closed,
     Inline(Box<Mutex<Writer>>),
-    Thread { queue: Arc<CommandQueue>, writer: thread::JoinHandle<()> },
+    Thread { queue: Arc<CommandQueue>, writer: SharedWriter, thread: thread::JoinHandle<()> },
 }
 
 impl SqliteStore {
@@ -163,7 +163,8 @@ impl SqliteStore {
     where
         W: FnMut(&Ledger, &Statements<'_>) -> Result<()> + Send + 'static,
     {
-        let command = notification(Durability::Buffered, work(self.now()));
+        let mut command = notification(Durability::Buffered, work(self.now()));
+        command.set_brief();
         match &self.inner.executor {
             Executor::Thread { queue, .. } => queue.defer(command),
             Executor::Inline(_) | Executor::Closed => drop(self.enqueue(command)),
@@ -175,16 +176,34 @@ impl SqliteStore {
         durability: Durability,
         work: impl FnMut(&Ledger, &Statements<'_>) -> Result<T> + Send + 'static,
     ) -> Result<T, Unavailable> {
-        let (work, reply) = request(durability, work);
-        if let Some(release) = self.enqueue(work) {
-            // On another kind of runtime, a task that blocks could keep this one from going on.
-            let flavor = Handle::try_current().map(|runtime| runtime.runtime_flavor());
-            if flavor.is_ok_and(|flavor| flavor == RuntimeFlavor::CurrentThread) {
-                release.gather().await;
-            }
-            drop(release);
-        }
+        let (command, reply) = request(durability, work);
+        self.release(command).await;
         reply.await.unwrap_or_else(|oneshot::error::RecvError { .. }| Err(self.closed_error()))
+    }
+
+    /// [`execute`](Self::execute) for a command that takes microseconds.
+    pub(super) async fn execute_briefly<T: Send + 'static>(
+        &self,
+        durability: Durability,
+        work: impl FnMut(&Ledger, &Statements<'_>) -> Result<T> + Send + 'static,
+    ) -> Result<T, Unavailable> {
+        let (mut command, reply) = request(durability, work);
+        command.set_brief();
+        self.release(command).await;
+        reply.await.unwrap_or_else(|oneshot::error::RecvError { .. }| Err(self.closed_error()))
+    }
+
+    /// Runs the command, or queues it with those that other tasks add meanwhile.
+    async fn release(&self, command: Box<dyn WriteCommand>) {
+        let Some(release) = self.enqueue(command) else { return };
+        // On another kind of runtime, a task that blocks could keep this one from going on.
+        let flavor = Handle::try_current().map(|runtime| runtime.runtime_flavor());
+        if flavor.is_ok_and(|flavor| flavor == RuntimeFlavor::CurrentThread) {
+            release.gather().await;
+            if let Executor::Thread { writer, .. } = &self.inner.executor {
+                writer.run_alone(&release);
+            }
+        }
     }
 
     /// Runs the command, or queues it until the result is dropped.
@@ -205,15 +224,15 @@ impl SqliteStore {
     /// ended because the ledger is unusable.
     pub(in crate::store) async fn writer_answers(&self) -> bool {
         self.query(|_| Ok(())).await.ok();
-        let Executor::Thread { writer, .. } = &self.inner.executor else { return true };
-        !writer.is_finished() || self.is_unusable()
+        let Executor::Thread { thread, .. } = &self.inner.executor else { return true };
+        !thread.is_finished() || self.is_unusable()
     }
 
     pub(in crate::store) fn close(&self) {
-        if let Executor::Thread { queue, writer } = &self.inner.executor {
+        if let Executor::Thread { queue, thread, .. } = &self.inner.executor {
             self.inner.gate.stop.store(true, Ordering::Relaxed);
             queue.close();
-            while !writer.is_finished() {
+            while !thread.is_finished() {
                 thread::sleep(CLOSE_POLL);
             }
         }
@@ -244,9 +263,9 @@ impl Drop for StoreInner {
                     writer.close();
                 }
             }
-            Executor::Thread { queue, writer } => {
+            Executor::Thread { queue, thread, .. } => {
                 queue.close();
-                let _ = writer.join();
+                let _ = thread.join();
             }
         }
     }

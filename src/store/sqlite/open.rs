@@ -27,7 +27,7 @@ use super::ledger::Ledger;
 use super::lock::{self, Lock};
 use super::reader::ReportReader;
 use super::schema::{self, FileKind};
-use super::writer::{OpenMode, Writer};
+use super::writer::{OpenMode, SharedWriter, Writer};
 use super::{LockHolder, OpenError, StoreError, members, moved};
 use crate::clock;
 use crate::store::{Clock, MoneyKind, Reason, StoreCapacity, Unavailable};
@@ -123,11 +123,12 @@ impl SqliteStore {
         let path = &canonical_path(path);
         let gate = CommandGate::default();
         let commands = CommandReceiver::default();
-        let queue = commands.queue();
+        let (queue, shared) = (commands.queue(), SharedWriter::default());
         let (send_locked, locked) = oneshot::channel();
         let (send_opened, opened) = oneshot::channel();
         let work = {
             let (path, clock, gate) = (path.to_owned(), clock.clone(), gate.clone());
+            let shared = shared.clone();
             move || {
                 let holder = LockHolder::Server(admin);
                 let mut locked = match LockedLedger::acquire(&path, holder, wait, &clock) {
@@ -141,7 +142,7 @@ impl SqliteStore {
                 match locked.open(&clock, StoreCapacity::default(), Some(money), &gate) {
                     Ok(writer) => {
                         send_opened.send(Ok(())).ok();
-                        writer.run(&commands);
+                        shared.run(writer, &commands);
                     }
                     Err(error) => {
                         gate.close(Unavailable(error.clone().into()));
@@ -150,7 +151,7 @@ impl SqliteStore {
                 }
             }
         };
-        let executor = Executor::Thread { queue, writer: spawn(path, work)? };
+        let executor = Executor::Thread { queue, writer: shared, thread: spawn(path, work)? };
         let panicked = || Err(OpenError::unusable(path, "its thread panicked"));
         let identity = locked.await.unwrap_or_else(|_| panicked())?;
         let inner = StoreInner::new(path, clock, executor, gate.clone());
@@ -237,9 +238,10 @@ impl SqliteStore {
         identity: Option<(LedgerIdentity, FileId)>,
     ) -> Result<Self, OpenError> {
         let commands = CommandReceiver::default();
-        let queue = commands.queue();
-        let writer = spawn(path, move || writer.run(&commands))?;
-        let executor = Executor::Thread { queue, writer };
+        let (queue, shared) = (commands.queue(), SharedWriter::default());
+        let of_thread = shared.clone();
+        let thread = spawn(path, move || of_thread.run(writer, &commands))?;
+        let executor = Executor::Thread { queue, writer: shared, thread };
         StoreInner::new(path, clock, executor, gate).with_reader(identity)
     }
 }

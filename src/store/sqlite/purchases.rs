@@ -58,7 +58,7 @@ impl SqliteStore {
         let reserve = move |ledger: &Ledger, statements: &Statements<'_>| {
             ledger.reserve(statements, &reservation, send)
         };
-        let held = self.execute(durability, reserve).await?;
+        let held = self.execute_briefly(durability, reserve).await?;
         if matches!(held, Ok(_) | Err(ReserveError::InsufficientCredit)) {
             self.inner.credit_used.store(true, Ordering::Relaxed);
         }
@@ -135,7 +135,8 @@ impl SqliteStore {
         let settle = move |ledger: &Ledger, statements: &Statements<'_>| {
             ledger.settle(statements, id, &settlement)
         };
-        self.run_prepared(Durability::OfPurchase(id), settle).await
+        self.inner.gate.check()?;
+        self.execute_briefly(Durability::OfPurchase(id), settle).await
     }
 
     pub(in crate::store) fn settle_later(&self, id: PurchaseId, settlement: Settlement) {

@@ -5,8 +5,8 @@
 
 use std::collections::VecDeque;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use std::{io, slice};
 
@@ -16,7 +16,8 @@ use super::check::BackgroundCheck;
 use super::checkpoint::{self, Checkpointer};
 use super::command::{self, Durability, WriteCommand};
 use super::command_gate::CommandGate;
-use super::command_queue::CommandReceiver;
+use super::command_queue::{CommandReceiver, Release};
+use super::file;
 use super::ledger::Ledger;
 use super::lock::Lock;
 use super::statements::Statements;
@@ -94,6 +95,19 @@ impl Target<'_, '_> {
     }
 }
 
+/// Returns whether the commit waits for the disk.
+fn needs_sync(ledger: &Ledger, batch: &[Box<dyn WriteCommand>]) -> Result<bool> {
+    let mut is_full = false;
+    for command in batch {
+        is_full |= match command.durability() {
+            Durability::Buffered => false,
+            Durability::Synced => true,
+            Durability::OfPurchase(id) => !is_full && ledger.needs_sync(id)?,
+        };
+    }
+    Ok(is_full)
+}
+
 /// Writes batches. The ledger is apart, because the prepared statements borrow it.
 struct BatchWriter {
     mode: OpenMode,
@@ -154,19 +168,6 @@ impl Writer {
         Ok(())
     }
 
-    pub(super) fn run(mut self, commands: &CommandReceiver) {
-        let statements = Statements::new(&self.ledger.connection);
-        let target = Target { ledger: &self.ledger, statements: &statements };
-        while let Some(batch) = self.batches.next_batch(commands) {
-            self.batches.process(target, batch);
-            if !self.batches.gate.stop.load(Ordering::Relaxed) {
-                self.batches.checkpoint_wal();
-            }
-        }
-        drop(statements);
-        self.close();
-    }
-
     /// Runs one command on the caller's thread, after any retries that are due.
     pub(super) fn run_inline(&mut self, command: Box<dyn WriteCommand>) {
         if !self.batches.retries.is_empty() && self.batches.next_retry <= clock::now() {
@@ -180,6 +181,16 @@ impl Writer {
     fn process(&mut self, batch: Vec<Box<dyn WriteCommand>>) {
         let statements = Statements::new(&self.ledger.connection);
         self.batches.process(Target { ledger: &self.ledger, statements: &statements }, batch);
+    }
+
+    /// Runs a batch, or returns it if that may wait for the disk or for another process.
+    fn process_at_once(
+        &mut self,
+        batch: Vec<Box<dyn WriteCommand>>,
+    ) -> Option<Vec<Box<dyn WriteCommand>>> {
+        let statements = Statements::new(&self.ledger.connection);
+        let target = Target { ledger: &self.ledger, statements: &statements };
+        self.batches.process_at_once(target, batch)
     }
 
     /// Writes what still waits for a retry, and closes the ledger cleanly.
@@ -205,17 +216,39 @@ impl Writer {
     }
 }
 
-impl BatchWriter {
+/// The writer of a file: its thread has it for each batch, and a caller for a command that is alone.
+#[derive(Clone, Default)]
+pub(super) struct SharedWriter(Arc<Mutex<Option<Box<Writer>>>>);
+
+impl SharedWriter {
+    /// Writes what is queued until the queue is closed.
+    pub(super) fn run(&self, writer: Writer, commands: &CommandReceiver) {
+        *lock(&self.0) = Some(Box::new(writer));
+        while let Some(batch) = self.next_batch(commands) {
+            // Gone, if it has panicked.
+            let Some(writer) = &mut *lock(&self.0) else { return };
+            writer.process(batch);
+            if !writer.batches.gate.stop.load(Ordering::Relaxed) {
+                writer.batches.checkpoint_wal();
+            }
+        }
+        if let Some(writer) = lock(&self.0).take() {
+            writer.close();
+        }
+    }
+
     /// Returns queued commands, or the retries if they are due. The two are not mixed, so that a
     /// failing command delays no other.
-    fn next_batch(&mut self, commands: &CommandReceiver) -> Option<Vec<Box<dyn WriteCommand>>> {
+    fn next_batch(&self, commands: &CommandReceiver) -> Option<Vec<Box<dyn WriteCommand>>> {
         loop {
             let mut wait = MAX_DEFERRAL;
-            if !self.retries.is_empty() {
-                let pause = self.next_retry.saturating_duration_since(clock::now());
+            if let Some(Writer { batches, .. }) = lock(&self.0).as_deref_mut()
+                && !batches.retries.is_empty()
+            {
+                let pause = batches.next_retry.saturating_duration_since(clock::now());
                 if pause.is_zero() {
                     // Retries first, or a busy queue would delay them for ever.
-                    return Some(self.retries.drain(..).collect());
+                    return Some(batches.retries.drain(..).collect());
                 }
                 wait = wait.min(pause);
             }
@@ -226,10 +259,70 @@ impl BatchWriter {
         }
     }
 
-    /// If a command fails, or the disk is too full for the batch, each command runs alone.
+    /// Runs the only command on this thread, because to wake the writer's would take as long. It is
+    /// left in the queue if it may have to wait.
+    pub(super) fn run_alone(&self, release: &Release<'_>) {
+        let Ok(mut shared) = self.0.try_lock() else { return };
+        // If it panics, it is gone, and with it what it had begun.
+        let Some(mut writer) = shared.take() else { return };
+        if let Some(batch) = release.take_alone()
+            && let Some(batch) = writer.process_at_once(batch)
+        {
+            release.put_back(batch);
+        }
+        *shared = Some(writer);
+    }
+}
+
+impl BatchWriter {
+    /// Whether a batch neither waits for the disk nor does more than its own commands.
+    fn is_quick(&self, ledger: &Ledger, batch: &[Box<dyn WriteCommand>]) -> bool {
+        // Purchases that run at once share transactions if the thread gathers them.
+        ledger.running.borrow().len() <= 1
+            // After a checkpoint of the whole log, the next transaction syncs its new start.
+            && (1..WAL_CHECKPOINT_PAGES).contains(&self.wal_pages.load(Ordering::Relaxed))
+            && self.broken.is_none()
+            && self.incident.is_none()
+            && self.retries.is_empty()
+            && !ledger.dedupe_keys.borrow().are_due()
+            && needs_sync(ledger, batch).is_ok_and(|needs_sync| !needs_sync)
+    }
+
+    fn process_at_once(
+        &mut self,
+        target: Target<'_, '_>,
+        mut batch: Vec<Box<dyn WriteCommand>>,
+    ) -> Option<Vec<Box<dyn WriteCommand>>> {
+        self.take_reported_fault();
+        let connection = &target.ledger.connection;
+        if !self.is_quick(target.ledger, &batch) || connection.busy_timeout(Duration::ZERO).is_err()
+        {
+            return Some(batch);
+        }
+        let begun = self.begin(target, &batch);
+        connection.busy_timeout(file::BUSY_TIMEOUT).ok();
+        // Another process writes.
+        let Ok(begun) = begun else { return Some(batch) };
+        let done = self.commit_begun(target, &mut batch, begun);
+        self.finish(target, batch, done);
+        None
+    }
+
     fn process(&mut self, target: Target<'_, '_>, mut batch: Vec<Box<dyn WriteCommand>>) {
         self.take_reported_fault();
-        match self.commit(target, &mut batch) {
+        let done = self.commit(target, &mut batch);
+        self.finish(target, batch, done);
+        self.write_keys(target);
+    }
+
+    /// If a command fails, or the disk is too full for the batch, each command runs alone.
+    fn finish(
+        &mut self,
+        target: Target<'_, '_>,
+        batch: Vec<Box<dyn WriteCommand>>,
+        done: Result<(), Failure>,
+    ) {
+        match done {
             Err(Failure { is_divisible: true, .. }) if batch.len() > 1 => {
                 for mut command in batch {
                     let done = self.commit(target, slice::from_mut(&mut command));
@@ -238,7 +331,6 @@ impl BatchWriter {
             }
             done => self.answer(batch, done.map_err(|failure| failure.fault)),
         }
-        self.write_keys(target);
     }
 
     /// Writes some of the keys that wait. They have a transaction of their own, so that no purchase
@@ -289,14 +381,33 @@ impl BatchWriter {
         target: Target<'_, '_>,
         batch: &mut [Box<dyn WriteCommand>],
     ) -> Result<(), Failure> {
+        let begun = self.begin(target, batch)?;
+        self.commit_begun(target, batch, begun)
+    }
+
+    fn begin(
+        &mut self,
+        Target { ledger, statements }: Target<'_, '_>,
+        batch: &[Box<dyn WriteCommand>],
+    ) -> Result<clock::Instant> {
         if let Some(why) = &self.broken {
-            return Err(StoreError::Permanent(why.clone()).into());
+            return Err(StoreError::Permanent(why.clone()));
         }
-        let Target { ledger, statements } = target;
         self.set_synchronous(ledger, batch)?;
         let begun = clock::now();
+        statements
+            .run(if self.mode == OpenMode::Read { "BEGIN" } else { "BEGIN IMMEDIATE" }, [])?;
+        Ok(begun)
+    }
+
+    fn commit_begun(
+        &mut self,
+        target: Target<'_, '_>,
+        batch: &mut [Box<dyn WriteCommand>],
+        begun: clock::Instant,
+    ) -> Result<(), Failure> {
+        let Target { ledger, statements } = target;
         let execute = |sql| statements.run(sql, []).map_err(StoreError::from);
-        execute(if self.mode == OpenMode::Read { "BEGIN" } else { "BEGIN IMMEDIATE" })?;
         let done = target.run(batch).and_then(|()| execute("COMMIT").map_err(Failure::from));
         match &done {
             Err(_) => {
@@ -341,14 +452,7 @@ impl BatchWriter {
         if self.mode == OpenMode::Memory {
             return Ok(());
         }
-        let mut is_full = false;
-        for command in batch {
-            is_full |= match command.durability() {
-                Durability::Buffered => false,
-                Durability::Synced => true,
-                Durability::OfPurchase(id) => !is_full && ledger.needs_sync(id)?,
-            };
-        }
+        let is_full = needs_sync(ledger, batch)?;
         if is_full != self.is_synchronous {
             let synchronous = if is_full { "FULL" } else { "NORMAL" };
             ledger.connection.pragma_update(None, "synchronous", synchronous)?;

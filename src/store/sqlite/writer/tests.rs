@@ -1,7 +1,12 @@
+use std::panic::AssertUnwindSafe;
+use std::path::Path;
 use std::sync::Mutex;
+use std::thread;
 use std::time::Duration;
 
 use allocation_counter::measure;
+use futures_util::FutureExt;
+use futures_util::future::join;
 use rusqlite::Connection;
 use tokio::sync::oneshot;
 
@@ -9,7 +14,7 @@ use super::*;
 use crate::contract::money::Usd;
 use crate::store::sqlite::column::Sql;
 use crate::store::sqlite::command::{notification, request};
-use crate::store::sqlite::{schema, slots};
+use crate::store::sqlite::{SqliteStore, schema, slots};
 use crate::store::{
     AccountLimit, AccountStatus, Budgets, CreditWatermark, DedupeKey, KeptReply, PurchaseId,
     Reservation, ReserveError, Service, Settlement, SlotId, StoreCapacity,
@@ -271,7 +276,9 @@ fn replays_of_one_purchase_in_a_transaction_change_it_once() {
 
 #[test]
 fn deferred_command_joins_the_next_transaction() {
-    let mut writer = writer();
+    let shared = SharedWriter::default();
+    let process = |batch| lock(&shared.0).as_mut().unwrap().process(batch);
+    *lock(&shared.0) = Some(Box::new(writer()));
     let commands = CommandReceiver::default();
     let queue = commands.queue();
     let order = Arc::new(Mutex::new(Vec::new()));
@@ -284,19 +291,119 @@ fn deferred_command_joins_the_next_transaction() {
     };
     queue.defer(note("deferred"));
     drop(queue.push(note("next")));
-    let batch = writer.batches.next_batch(&commands).unwrap();
+    let batch = shared.next_batch(&commands).unwrap();
     assert_eq!(batch.len(), 2);
-    writer.process(batch);
+    process(batch);
     assert_eq!(*order.lock().unwrap(), ["deferred", "next"]);
 
     // Nothing else comes.
     queue.defer(note("alone"));
-    let batch = writer.batches.next_batch(&commands).unwrap();
-    writer.process(batch);
+    let batch = shared.next_batch(&commands).unwrap();
+    process(batch);
     queue.defer(note("last"));
     queue.close();
-    writer.run(&commands);
+    let writer = lock(&shared.0).take().unwrap();
+    shared.run(*writer, &commands);
     assert_eq!(*order.lock().unwrap(), ["deferred", "next", "alone", "last"]);
+}
+
+#[test]
+fn brief_command_that_is_alone_runs_on_its_callers_thread() {
+    on_file(async |store, _| {
+        // The writer's thread may not have begun to wait for the next one.
+        for attempt in 0.. {
+            if !runs_on_the_writers_thread(&store, Durability::Buffered).await {
+                break;
+            }
+            assert!(attempt < 1_000);
+        }
+        for _ in 0..100 {
+            assert!(runs_on_the_writers_thread(&store, Durability::Synced).await, "it may wait");
+            let long = store.query(|_| Ok(is_writers_thread())).await.unwrap();
+            assert!(long, "it may take long");
+            let (one, other) = join(
+                runs_on_the_writers_thread(&store, Durability::Buffered),
+                runs_on_the_writers_thread(&store, Durability::Buffered),
+            )
+            .await;
+            assert!(one && other, "they share a transaction");
+        }
+    });
+}
+
+#[test]
+fn commands_of_purchases_that_run_at_once_run_on_the_writers_thread() {
+    on_file(async |store, _| {
+        for _ in 0..2 {
+            store.reserve(&reservation(Usd::mills(1)), None).await.unwrap();
+        }
+        for _ in 0..100 {
+            assert!(runs_on_the_writers_thread(&store, Durability::Buffered).await);
+        }
+    });
+}
+
+#[test]
+fn command_waits_on_the_writers_thread_while_another_process_writes() {
+    on_file(async |store, path| {
+        let other = Connection::open(path).unwrap();
+        for _ in 0..20 {
+            other.execute_batch("BEGIN IMMEDIATE").unwrap();
+            let held = reservation(Usd::mills(1));
+            let sale = async {
+                store.reserve(&held, None).await.unwrap();
+                store.settle(held.id, Settlement::Released).await.unwrap();
+            };
+            // The runtime goes on meanwhile.
+            let end = async {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+                other.execute_batch("COMMIT").unwrap();
+            };
+            join(sale, end).await;
+        }
+        let count = "SELECT count(*) FROM purchases WHERE state = 'released'";
+        assert_eq!(other.query_row(count, [], |row| row.get::<_, i64>(0)), Ok(21));
+    });
+}
+
+#[test]
+fn panic_on_a_callers_thread_ends_the_ledger_as_on_its_own() {
+    on_file(async |store, _| {
+        let mut attempts = 0;
+        while !store.inner.gate.has_failed() && store.writer_answers().await {
+            attempts += 1;
+            assert!(attempts < 1_000);
+            let broken = store.execute_briefly(Durability::Buffered, |_, _| -> Result<()> {
+                assert!(is_writers_thread(), "on purpose");
+                Ok(())
+            });
+            AssertUnwindSafe(broken).catch_unwind().await.ok();
+        }
+        assert!(store.reserve(&reservation(Usd::mills(1)), None).await.is_err());
+    });
+}
+
+/// Runs a test with a store whose log has begun.
+fn on_file(test: impl AsyncFnOnce(SqliteStore, &Path)) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("ledger.db");
+    let capacity = StoreCapacity::default();
+    let store = SqliteStore::serve_with(&path, Arc::new(|| NOW), capacity, None).unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let first = reservation(Usd::mills(1));
+        store.reserve(&first, None).await.unwrap();
+        store.settle(first.id, Settlement::Released).await.unwrap();
+        test(store, &path).await;
+    });
+}
+
+fn is_writers_thread() -> bool {
+    thread::current().name() == Some("ledger")
+}
+
+async fn runs_on_the_writers_thread(store: &SqliteStore, durability: Durability) -> bool {
+    store.execute_briefly(durability, |_, _| Ok(is_writers_thread())).await.unwrap()
 }
 
 fn writer() -> Writer {
