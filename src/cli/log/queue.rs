@@ -17,6 +17,9 @@ const MAX_BYTES: usize = 1_024 * 1_024;
 const KEPT_BYTES: usize = 64 * 1_024;
 /// The pause after each write, so that a busy server writes many lines at once.
 const PAUSE: Duration = Duration::from_millis(10);
+/// How often the writer looks for lines before it waits for one: to wake it would delay the request that
+/// logs.
+const MAX_LOOKS: u32 = 100;
 
 pub(super) struct LogQueue {
     state: Mutex<State>,
@@ -41,7 +44,10 @@ impl State {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Writer {
+    /// Until a line arrives.
     Waiting,
+    /// It looks again after a pause.
+    Pausing,
     Busy,
 }
 
@@ -59,7 +65,9 @@ impl LogQueue {
         } else {
             state.lines.extend_from_slice(line);
         }
-        if state.writer == Writer::Waiting {
+        let is_waiting = state.writer == Writer::Waiting;
+        drop(state);
+        if is_waiting {
             self.filled.notify_one();
         }
     }
@@ -82,11 +90,19 @@ impl LogQueue {
 
     /// Waits for lines, moves them to `batch`, and returns how many were dropped after them.
     fn take(&self, batch: &mut Vec<u8>) -> u64 {
-        let mut state = lock(&self.state);
-        state.writer = Writer::Waiting;
+        let (mut state, mut looks) = (lock(&self.state), 0);
         while state.is_empty() {
             self.drained.notify_all();
-            state = self.filled.wait(state).unwrap_or_else(PoisonError::into_inner);
+            if looks < MAX_LOOKS {
+                state.writer = Writer::Pausing;
+                drop(state);
+                thread::sleep(PAUSE);
+                state = lock(&self.state);
+                looks += 1;
+            } else {
+                state.writer = Writer::Waiting;
+                state = self.filled.wait(state).unwrap_or_else(PoisonError::into_inner);
+            }
         }
         state.writer = Writer::Busy;
         mem::swap(&mut state.lines, batch);

@@ -50,7 +50,7 @@ fn stopped_reader_blocks_neither_lines_nor_flush_and_dropped_lines_are_counted()
     let (queue, read, batches) = stopped_pipe();
     let line = [&[b'x'; 1_023][..], b"\n"].concat();
     queue.push(b"first\n");
-    while lock(&queue.state).writer == Writer::Waiting {
+    while lock(&queue.state).writer != Writer::Busy {
         thread::yield_now();
     }
     let fitting = MAX_BYTES / line.len();
@@ -70,6 +70,20 @@ fn stopped_reader_blocks_neither_lines_nor_flush_and_dropped_lines_are_counted()
     queue.flush(FOREVER);
     queue.push(b"later\n");
     assert_eq!(batches.recv().unwrap(), "later\n");
+}
+
+#[test]
+fn line_after_a_long_silence_wakes_the_writer() {
+    let (queue, read, batches) = stopped_pipe();
+    let is_waiting = || lock(&queue.state).writer == Writer::Waiting;
+    for line in ["first\n", "second\n"] {
+        read.send(()).unwrap();
+        queue.push(line.as_bytes());
+        assert_eq!(batches.recv().unwrap(), line);
+        while !is_waiting() {
+            thread::sleep(PAUSE);
+        }
+    }
 }
 
 #[test]
