@@ -28,6 +28,8 @@ use crate::store::{
 
 /// How often a purchase that another process may end is polled.
 const POLL_INTERVAL: Duration = Duration::from_millis(250);
+/// A larger reply takes longer to write than a caller's thread may be busy.
+const MAX_BRIEF_REPLY: usize = 64 * 1_024;
 /// After a full disk, so many writes show that a purchase fits again: each takes new room.
 const PROBE_WRITES: usize = 3;
 /// Writes what is there already, to about as many pages as a purchase.
@@ -132,10 +134,17 @@ impl SqliteStore {
         id: PurchaseId,
         settlement: Settlement,
     ) -> Result<(), Unavailable> {
+        self.inner.gate.check()?;
+        let reply = match &settlement {
+            Settlement::Charged { reply, .. } => reply.as_ref().map_or(0, |reply| reply.body.len()),
+            Settlement::Released | Settlement::Unknown => 0,
+        };
         let settle = move |ledger: &Ledger, statements: &Statements<'_>| {
             ledger.settle(statements, id, &settlement)
         };
-        self.inner.gate.check()?;
+        if reply > MAX_BRIEF_REPLY {
+            return self.execute(Durability::OfPurchase(id), settle).await;
+        }
         self.execute_briefly(Durability::OfPurchase(id), settle).await
     }
 

@@ -217,6 +217,7 @@ impl Writer {
 }
 
 /// The writer of a file: its thread has it for each batch, and a caller for a command that is alone.
+/// If it panics, it is dropped with what it had begun, and no other command runs.
 #[derive(Clone, Default)]
 pub(super) struct SharedWriter(Arc<Mutex<Option<Box<Writer>>>>);
 
@@ -225,16 +226,19 @@ impl SharedWriter {
     pub(super) fn run(&self, writer: Writer, commands: &CommandReceiver) {
         *lock(&self.0) = Some(Box::new(writer));
         while let Some(batch) = self.next_batch(commands) {
-            // Gone, if it has panicked.
-            let Some(writer) = &mut *lock(&self.0) else { return };
+            let Some(mut writer) = lock(&self.0).take() else { return };
             writer.process(batch);
             if !writer.batches.gate.stop.load(Ordering::Relaxed) {
                 writer.batches.checkpoint_wal();
             }
+            *lock(&self.0) = Some(writer);
         }
-        if let Some(writer) = lock(&self.0).take() {
-            writer.close();
+        let Some(mut writer) = lock(&self.0).take() else { return };
+        // A caller may have put a command back.
+        while let Some(batch) = commands.take(Duration::ZERO, MAX_BATCH) {
+            writer.process(batch);
         }
+        writer.close();
     }
 
     /// Returns queued commands, or the retries if they are due. The two are not mixed, so that a
@@ -242,9 +246,9 @@ impl SharedWriter {
     fn next_batch(&self, commands: &CommandReceiver) -> Option<Vec<Box<dyn WriteCommand>>> {
         loop {
             let mut wait = MAX_DEFERRAL;
-            if let Some(Writer { batches, .. }) = lock(&self.0).as_deref_mut()
-                && !batches.retries.is_empty()
-            {
+            let mut shared = lock(&self.0);
+            let Writer { batches, .. } = shared.as_deref_mut()?;
+            if !batches.retries.is_empty() {
                 let pause = batches.next_retry.saturating_duration_since(clock::now());
                 if pause.is_zero() {
                     // Retries first, or a busy queue would delay them for ever.
@@ -252,6 +256,7 @@ impl SharedWriter {
                 }
                 wait = wait.min(pause);
             }
+            drop(shared);
             let batch = commands.take(wait, MAX_BATCH)?;
             if !batch.is_empty() {
                 return Some(batch);
@@ -263,7 +268,6 @@ impl SharedWriter {
     /// left in the queue if it may have to wait.
     pub(super) fn run_alone(&self, release: &Release<'_>) {
         let Ok(mut shared) = self.0.try_lock() else { return };
-        // If it panics, it is gone, and with it what it had begun.
         let Some(mut writer) = shared.take() else { return };
         if let Some(batch) = release.take_alone()
             && let Some(batch) = writer.process_at_once(batch)
@@ -275,7 +279,7 @@ impl SharedWriter {
 }
 
 impl BatchWriter {
-    /// Whether a batch neither waits for the disk nor does more than its own commands.
+    /// Returns whether a batch neither waits for the disk nor does more than its own commands.
     fn is_quick(&self, ledger: &Ledger, batch: &[Box<dyn WriteCommand>]) -> bool {
         // Purchases that run at once share transactions if the thread gathers them.
         ledger.running.borrow().len() <= 1
@@ -285,6 +289,7 @@ impl BatchWriter {
             && self.incident.is_none()
             && self.retries.is_empty()
             && !ledger.dedupe_keys.borrow().are_due()
+            && ledger.replies.are_counted()
             && needs_sync(ledger, batch).is_ok_and(|needs_sync| !needs_sync)
     }
 
@@ -295,34 +300,28 @@ impl BatchWriter {
     ) -> Option<Vec<Box<dyn WriteCommand>>> {
         self.take_reported_fault();
         let connection = &target.ledger.connection;
-        if !self.is_quick(target.ledger, &batch) || connection.busy_timeout(Duration::ZERO).is_err()
-        {
+        if connection.busy_timeout(Duration::ZERO).is_err() {
             return Some(batch);
         }
-        let begun = self.begin(target, &batch);
+        let is_quick = self.is_quick(target.ledger, &batch);
+        let begun = is_quick.then(|| self.begin(target, &batch).ok()).flatten();
         connection.busy_timeout(file::BUSY_TIMEOUT).ok();
         // Another process writes.
-        let Ok(begun) = begun else { return Some(batch) };
-        let done = self.commit_begun(target, &mut batch, begun);
-        self.finish(target, batch, done);
-        None
-    }
-
-    fn process(&mut self, target: Target<'_, '_>, mut batch: Vec<Box<dyn WriteCommand>>) {
-        self.take_reported_fault();
-        let done = self.commit(target, &mut batch);
-        self.finish(target, batch, done);
-        self.write_keys(target);
+        let Some(begun) = begun else { return Some(batch) };
+        match self.commit_begun(target, &mut batch, begun) {
+            // It was rolled back; the thread finds the command that fails.
+            Err(Failure { is_divisible: true, .. }) if batch.len() > 1 => Some(batch),
+            done => {
+                self.answer(batch, done.map_err(|failure| failure.fault));
+                None
+            }
+        }
     }
 
     /// If a command fails, or the disk is too full for the batch, each command runs alone.
-    fn finish(
-        &mut self,
-        target: Target<'_, '_>,
-        batch: Vec<Box<dyn WriteCommand>>,
-        done: Result<(), Failure>,
-    ) {
-        match done {
+    fn process(&mut self, target: Target<'_, '_>, mut batch: Vec<Box<dyn WriteCommand>>) {
+        self.take_reported_fault();
+        match self.commit(target, &mut batch) {
             Err(Failure { is_divisible: true, .. }) if batch.len() > 1 => {
                 for mut command in batch {
                     let done = self.commit(target, slice::from_mut(&mut command));
@@ -331,6 +330,7 @@ impl BatchWriter {
             }
             done => self.answer(batch, done.map_err(|failure| failure.fault)),
         }
+        self.write_keys(target);
     }
 
     /// Writes some of the keys that wait. They have a transaction of their own, so that no purchase

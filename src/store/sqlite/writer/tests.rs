@@ -1,5 +1,6 @@
 use std::panic::AssertUnwindSafe;
 use std::path::Path;
+use std::pin::pin;
 use std::sync::Mutex;
 use std::thread;
 use std::time::Duration;
@@ -380,6 +381,35 @@ fn panic_on_a_callers_thread_ends_the_ledger_as_on_its_own() {
             AssertUnwindSafe(broken).catch_unwind().await.ok();
         }
         assert!(store.reserve(&reservation(Usd::mills(1)), None).await.is_err());
+    });
+}
+
+#[test]
+fn large_reply_is_written_on_the_writers_thread() {
+    on_file(async |store, _| {
+        // What a caller's thread writes, it has written when its command is polled for the first time.
+        let writes_at_once = async |size| {
+            let held = reservation(Usd::mills(1));
+            store.reserve(&held, None).await.unwrap();
+            // The writer's thread begins to wait.
+            tokio::time::sleep(Duration::from_millis(5)).await;
+            let body = vec![b'x'; size].into();
+            let reply = Some(KeptReply { status: 200, is_json: true, body });
+            let (cost, keep) = (Usd::mills(1), Duration::from_secs(60));
+            let charged = Settlement::Charged { cost, reply, keep, job: None };
+            let mut settle = pin!(store.settle(held.id, charged));
+            // The turns in which other commands may join it.
+            for _ in 0..5 {
+                if settle.as_mut().now_or_never().is_some() {
+                    return true;
+                }
+            }
+            settle.await.unwrap();
+            false
+        };
+        writes_at_once(1).await;
+        assert!(writes_at_once(1).await);
+        assert!(!writes_at_once(65 * 1_024).await);
     });
 }
 
