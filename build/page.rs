@@ -20,7 +20,7 @@ pub(crate) fn compress_files() -> io::Result<()> {
 }
 
 /// Writes `NAME.CODING` for each file and coding; an empty file where a coding does not make it smaller. Each file
-/// is a row of Rust.
+/// is a row of Rust, without the file itself if gzip makes it smaller.
 fn compress_folder(from: &Path, below: &str, to: &Path, rows: &mut Vec<String>) -> io::Result<()> {
     fs::create_dir_all(to)?;
     for entry in fs::read_dir(from)? {
@@ -31,18 +31,18 @@ fn compress_folder(from: &Path, below: &str, to: &Path, rows: &mut Vec<String>) 
             continue;
         }
         let bytes = fs::read(&path)?;
-        let mut compressed = Vec::new();
+        let (mut compressed, mut is_smaller) = (Vec::new(), false);
         for (coding, compress) in CODINGS {
             let small = compress(&bytes)?;
-            let small = if small.len() < bytes.len() { small } else { Vec::new() };
+            is_smaller = small.len() < bytes.len();
             let form = to.join(format!("{name}.{coding}"));
-            fs::write(&form, small)?;
+            fs::write(&form, if is_smaller { small } else { Vec::new() })?;
             compressed.push(format!("include_bytes!({form:?})"));
         }
-        rows.push(format!(
-            "    Embedded {{ name: \"{below}{name}\", bytes: include_bytes!({path:?}), compressed: [{}] }},\n",
-            compressed.join(", ")
-        ));
+        // The last coding is gzip.
+        let plain = if is_smaller { "&[]".to_owned() } else { format!("include_bytes!({path:?})") };
+        let forms = compressed.join(", ");
+        rows.push(format!("    Embedded::new(\"{below}{name}\", {plain}, [{forms}]),\n"));
     }
     Ok(())
 }

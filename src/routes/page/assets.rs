@@ -59,8 +59,9 @@ static FILES: LazyLock<HashMap<String, StaticFile>> = LazyLock::new(|| {
     let immutable = header_map([(CACHE_CONTROL, IMMUTABLE), nosniff.clone()]);
     let [allow, policy] = CROSS_ORIGIN_HEADERS;
     let shared = header_map([(CACHE_CONTROL, REVALIDATE), allow, policy, nosniff]);
-    let ready =
-        |file: &Embedded, headers| StaticFile::embedded(file, media_type(file.name), headers);
+    let ready = |file: &'static Embedded, headers| {
+        StaticFile::embedded(file, media_type(file.name), headers)
+    };
     let base = base_path();
     let rows = page_files().map(|file| (format!("{base}/{}", file.name), ready(file, &immutable)));
     let others = SHARED_FILES.iter().filter_map(|(path, name)| {
@@ -85,7 +86,8 @@ pub fn base_path() -> &'static str {
         let mut hasher = blake3::Hasher::new();
         for file in page_files() {
             hasher.update(file.name.as_bytes()).update(&[0]);
-            hasher.update(&(file.bytes.len() as u64).to_le_bytes()).update(file.bytes);
+            let stored = file.stored();
+            hasher.update(&(stored.len() as u64).to_le_bytes()).update(stored);
         }
         format!("/_/{}", short_hash(&hasher.finalize()))
     });

@@ -1,9 +1,11 @@
 //! Serves files known at start: compressed, with ETags, conditional requests and ranges.
 
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
+use std::sync::LazyLock;
 
 use bytes::Bytes;
 use flate2::Compression;
+use flate2::read::GzDecoder;
 use flate2::write::GzEncoder;
 use http::header::{
     ACCEPT_ENCODING, ACCEPT_RANGES, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE,
@@ -26,17 +28,52 @@ pub struct StaticFile {
 #[derive(Debug)]
 struct Variant {
     coding: &'static str,
-    bytes: Bytes,
+    bytes: Content,
     tag: HeaderValue,
+}
+
+/// Clients that ask for an uncompressed file are rare, so it is decompressed for the first one.
+type Content = LazyLock<Bytes, Box<dyn FnOnce() -> Bytes + Send + Sync>>;
+
+fn ready(bytes: Bytes) -> Content {
+    LazyLock::new(Box::new(|| bytes))
 }
 
 /// A file of `static/`, listed by `build.rs`.
 #[derive(Debug)]
 pub struct Embedded {
     pub name: &'static str,
-    pub bytes: &'static [u8],
+    /// Empty if it is there compressed.
+    plain: &'static [u8],
     /// In the order of `CODINGS`; empty if compression did not help.
-    pub compressed: [&'static [u8]; CODINGS.len()],
+    compressed: [&'static [u8]; CODINGS.len()],
+}
+
+impl Embedded {
+    pub const fn new(
+        name: &'static str,
+        plain: &'static [u8],
+        compressed: [&'static [u8]; CODINGS.len()],
+    ) -> Self {
+        Self { name, plain, compressed }
+    }
+
+    /// Returns what is different for each version of the file.
+    pub fn stored(&self) -> &'static [u8] {
+        let [_, gzip] = self.compressed;
+        if gzip.is_empty() { self.plain } else { gzip }
+    }
+
+    pub fn bytes(&self) -> Bytes {
+        let [_, gzip] = self.compressed;
+        if gzip.is_empty() {
+            return Bytes::from_static(self.plain);
+        }
+        let mut bytes = Vec::new();
+        // `build.rs` has compressed it.
+        GzDecoder::new(gzip).read_to_end(&mut bytes).ok();
+        bytes.into()
+    }
 }
 
 /// The codings that `build.rs` compresses files with, in order of preference.
@@ -53,37 +90,43 @@ pub(super) fn header_map<const N: usize>(pairs: [(HeaderName, &'static str); N])
 impl StaticFile {
     /// A file that depends on settings. It is compressed at start, so only with the fast coding.
     pub fn rendered(bytes: Bytes, media_type: &'static str, headers: &HeaderMap) -> Self {
-        // If compression fails, the file is served as it is.
-        let compressed = [Bytes::new(), gzip(&bytes).unwrap_or_default().into()];
-        Self::with_variants(bytes, compressed, media_type, headers)
+        // If compression fails, or does not help, the file is served as it is.
+        let smaller = gzip(&bytes).ok().filter(|small| small.len() < bytes.len());
+        let compressed = [Bytes::new(), smaller.unwrap_or_default().into()];
+        Self::with_variants(&bytes, ready(bytes.clone()), compressed, media_type, headers)
     }
 
-    pub fn embedded(file: &Embedded, media_type: &'static str, headers: &HeaderMap) -> Self {
-        let compressed = file.compressed.map(Bytes::from_static);
-        Self::with_variants(Bytes::from_static(file.bytes), compressed, media_type, headers)
+    pub fn embedded(
+        file: &'static Embedded,
+        media_type: &'static str,
+        headers: &HeaderMap,
+    ) -> Self {
+        let (stored, compressed) = (file.stored(), file.compressed.map(Bytes::from_static));
+        let plain = LazyLock::new(Box::new(|| file.bytes()) as _);
+        Self::with_variants(stored, plain, compressed, media_type, headers)
     }
 
     /// The ETags depend on the headers too, so that a 304 never keeps outdated headers.
     fn with_variants(
-        bytes: Bytes,
+        stored: &[u8],
+        identity: Content,
         compressed: [Bytes; CODINGS.len()],
         media_type: &'static str,
         headers: &HeaderMap,
     ) -> Self {
         let mut hasher = blake3::Hasher::new();
-        hasher.update(&bytes);
+        hasher.update(stored);
         for (name, value) in headers {
             hasher.update(name.as_str().as_bytes()).update(value.as_bytes());
         }
         let hash = short_hash(&hasher.finalize());
         let variant = |(coding, bytes)| Variant { coding, bytes, tag: etag(&hash, coding) };
-        let smaller = |small: &Bytes| !small.is_empty() && small.len() < bytes.len();
-        let compressed = CODINGS.into_iter().zip(compressed).filter(|(_, small)| smaller(small));
+        let compressed = CODINGS.into_iter().zip(compressed).filter(|(_, small)| !small.is_empty());
         Self {
             media_type,
             headers: headers.clone(),
-            compressed: compressed.map(variant).collect(),
-            identity: variant((IDENTITY, bytes.clone())),
+            compressed: compressed.map(|(coding, small)| variant((coding, ready(small)))).collect(),
+            identity: variant((IDENTITY, identity)),
         }
     }
 

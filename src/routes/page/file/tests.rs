@@ -79,7 +79,7 @@ async fn every_coding_decodes_to_the_file_and_has_its_own_etag() {
                     .expect("br");
             }
             "gzip" => {
-                flate2::read::GzDecoder::new(&sent[..]).read_to_end(&mut plain).expect("gzip");
+                GzDecoder::new(&sent[..]).read_to_end(&mut plain).expect("gzip");
             }
             _ => plain = sent.to_vec(),
         }
