@@ -12,8 +12,9 @@ use std::path::{Path, PathBuf};
 /// A module may use those of its row, which are all on rows above its own.
 #[rustfmt::skip]
 const MAY_USE: &[(&str, &[&str])] = &[
-    ("contract",   &[]),
-    ("clock",      &[]),
+    ("decimal",    &[]),
+    ("contract",   &["decimal"]),
+    ("clock",      &["decimal"]),
     ("problem",    &["clock"]),
     ("response",     &["problem"]),
     ("sync",       &[]),
@@ -23,7 +24,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("config",     &["contract", "validate"]),
     ("tls",        &["clock", "config"]),
     ("redact",     &["config", "contract", "metrics"]),
-    ("store",      &["clock", "contract", "metrics", "problem"]),
+    ("store",      &["clock", "contract", "decimal", "metrics", "problem"]),
     ("sandbox",    &["clock", "contract"]),
     ("upstream",   &["clock", "config", "contract", "metrics", "problem", "redact", "store", "validate"]),
     ("acme",       &["clock", "config", "tls", "upstream"]),

@@ -3,10 +3,12 @@
 //! Invariant: a command that was reported as done survives a crash of this process. If it concerns
 //! an expensive purchase, it also survives a power failure.
 
+mod shared;
+
 use std::collections::VecDeque;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use std::{io, slice};
 
@@ -16,8 +18,6 @@ use super::check::BackgroundCheck;
 use super::checkpoint::{self, Checkpointer};
 use super::command::{self, Durability, WriteCommand};
 use super::command_gate::CommandGate;
-use super::command_queue::{CommandReceiver, Release};
-use super::file;
 use super::ledger::Ledger;
 use super::lock::Lock;
 use super::statements::Statements;
@@ -25,8 +25,8 @@ use super::{Result, StoreError};
 use crate::clock;
 use crate::store::{Reason, Unavailable};
 use crate::sync::lock;
+pub(super) use shared::SharedWriter;
 
-const MAX_BATCH: usize = 256;
 /// Each checkpoint costs two fsyncs, and each restart of the log another one of the writer, so both
 /// should be rare. A page that many transactions have changed is copied once.
 const WAL_CHECKPOINT_PAGES: i32 = 8_000;
@@ -183,16 +183,6 @@ impl Writer {
         self.batches.process(Target { ledger: &self.ledger, statements: &statements }, batch);
     }
 
-    /// Runs a batch, or returns it if that may wait for the disk or for another process.
-    fn process_at_once(
-        &mut self,
-        batch: Vec<Box<dyn WriteCommand>>,
-    ) -> Option<Vec<Box<dyn WriteCommand>>> {
-        let statements = Statements::new(&self.ledger.connection);
-        let target = Target { ledger: &self.ledger, statements: &statements };
-        self.batches.process_at_once(target, batch)
-    }
-
     /// Writes what still waits for a retry, and closes the ledger cleanly.
     pub(super) fn close(mut self) {
         let last: Vec<_> = self.batches.retries.drain(..).collect();
@@ -216,108 +206,7 @@ impl Writer {
     }
 }
 
-/// The writer of a file: its thread has it for each batch, and a caller for a command that is alone.
-/// If it panics, it is dropped with what it had begun, and no other command runs.
-#[derive(Clone, Default)]
-pub(super) struct SharedWriter(Arc<Mutex<Option<Box<Writer>>>>);
-
-impl SharedWriter {
-    /// Writes what is queued until the queue is closed.
-    pub(super) fn run(&self, writer: Writer, commands: &CommandReceiver) {
-        *lock(&self.0) = Some(Box::new(writer));
-        while let Some(batch) = self.next_batch(commands) {
-            let Some(mut writer) = lock(&self.0).take() else { return };
-            writer.process(batch);
-            if !writer.batches.gate.stop.load(Ordering::Relaxed) {
-                writer.batches.checkpoint_wal();
-            }
-            *lock(&self.0) = Some(writer);
-        }
-        let Some(mut writer) = lock(&self.0).take() else { return };
-        // A caller may have put a command back.
-        while let Some(batch) = commands.take(Duration::ZERO, MAX_BATCH) {
-            writer.process(batch);
-        }
-        writer.close();
-    }
-
-    /// Returns queued commands, or the retries if they are due. The two are not mixed, so that a
-    /// failing command delays no other.
-    fn next_batch(&self, commands: &CommandReceiver) -> Option<Vec<Box<dyn WriteCommand>>> {
-        loop {
-            let mut wait = MAX_DEFERRAL;
-            let mut shared = lock(&self.0);
-            let Writer { batches, .. } = shared.as_deref_mut()?;
-            if !batches.retries.is_empty() {
-                let pause = batches.next_retry.saturating_duration_since(clock::now());
-                if pause.is_zero() {
-                    // Retries first, or a busy queue would delay them for ever.
-                    return Some(batches.retries.drain(..).collect());
-                }
-                wait = wait.min(pause);
-            }
-            drop(shared);
-            let batch = commands.take(wait, MAX_BATCH)?;
-            if !batch.is_empty() {
-                return Some(batch);
-            }
-        }
-    }
-
-    /// Runs the only command on this thread, because to wake the writer's would take as long. It is
-    /// left in the queue if it may have to wait.
-    pub(super) fn run_alone(&self, release: &Release<'_>) {
-        let Ok(mut shared) = self.0.try_lock() else { return };
-        let Some(mut writer) = shared.take() else { return };
-        if let Some(batch) = release.take_alone()
-            && let Some(batch) = writer.process_at_once(batch)
-        {
-            release.put_back(batch);
-        }
-        *shared = Some(writer);
-    }
-}
-
 impl BatchWriter {
-    /// Returns whether a batch neither waits for the disk nor does more than its own commands.
-    fn is_quick(&self, ledger: &Ledger, batch: &[Box<dyn WriteCommand>]) -> bool {
-        // Purchases that run at once share transactions if the thread gathers them.
-        ledger.running.borrow().len() <= 1
-            // After a checkpoint of the whole log, the next transaction syncs its new start.
-            && (1..WAL_CHECKPOINT_PAGES).contains(&self.wal_pages.load(Ordering::Relaxed))
-            && self.broken.is_none()
-            && self.incident.is_none()
-            && self.retries.is_empty()
-            && !ledger.dedupe_keys.borrow().are_due()
-            && ledger.replies.are_counted()
-            && needs_sync(ledger, batch).is_ok_and(|needs_sync| !needs_sync)
-    }
-
-    fn process_at_once(
-        &mut self,
-        target: Target<'_, '_>,
-        mut batch: Vec<Box<dyn WriteCommand>>,
-    ) -> Option<Vec<Box<dyn WriteCommand>>> {
-        self.take_reported_fault();
-        let connection = &target.ledger.connection;
-        if connection.busy_timeout(Duration::ZERO).is_err() {
-            return Some(batch);
-        }
-        let is_quick = self.is_quick(target.ledger, &batch);
-        let begun = is_quick.then(|| self.begin(target, &batch).ok()).flatten();
-        connection.busy_timeout(file::BUSY_TIMEOUT).ok();
-        // Another process writes.
-        let Some(begun) = begun else { return Some(batch) };
-        match self.commit_begun(target, &mut batch, begun) {
-            // It was rolled back; the thread finds the command that fails.
-            Err(Failure { is_divisible: true, .. }) if batch.len() > 1 => Some(batch),
-            done => {
-                self.answer(batch, done.map_err(|failure| failure.fault));
-                None
-            }
-        }
-    }
-
     /// If a command fails, or the disk is too full for the batch, each command runs alone.
     fn process(&mut self, target: Target<'_, '_>, mut batch: Vec<Box<dyn WriteCommand>>) {
         self.take_reported_fault();

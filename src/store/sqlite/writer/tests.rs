@@ -15,6 +15,7 @@ use super::*;
 use crate::contract::money::Usd;
 use crate::store::sqlite::column::Sql;
 use crate::store::sqlite::command::{notification, request};
+use crate::store::sqlite::command_queue::CommandReceiver;
 use crate::store::sqlite::{SqliteStore, schema, slots};
 use crate::store::{
     AccountLimit, AccountStatus, Budgets, CreditWatermark, DedupeKey, KeptReply, PurchaseId,
