@@ -60,7 +60,11 @@ impl SqliteStore {
         let reserve = move |ledger: &Ledger, statements: &Statements<'_>| {
             ledger.reserve(statements, &reservation, send)
         };
-        let held = self.execute_briefly(durability, reserve).await?;
+        let held = if is_expensive {
+            self.execute(durability, reserve).await?
+        } else {
+            self.execute_briefly(durability, reserve).await?
+        };
         if matches!(held, Ok(_) | Err(ReserveError::InsufficientCredit)) {
             self.inner.credit_used.store(true, Ordering::Relaxed);
         }
@@ -135,17 +139,21 @@ impl SqliteStore {
         settlement: Settlement,
     ) -> Result<(), Unavailable> {
         self.inner.gate.check()?;
-        let reply = match &settlement {
-            Settlement::Charged { reply, .. } => reply.as_ref().map_or(0, |reply| reply.body.len()),
-            Settlement::Released | Settlement::Unknown => 0,
+        let is_brief = match &settlement {
+            Settlement::Charged { cost, reply, .. } => {
+                let bytes = reply.as_ref().map_or(0, |reply| reply.body.len());
+                *cost < SYNC_THRESHOLD && bytes <= MAX_BRIEF_REPLY
+            }
+            Settlement::Released | Settlement::Unknown => true,
         };
         let settle = move |ledger: &Ledger, statements: &Statements<'_>| {
             ledger.settle(statements, id, &settlement)
         };
-        if reply > MAX_BRIEF_REPLY {
-            return self.execute(Durability::OfPurchase(id), settle).await;
+        if is_brief {
+            self.execute_briefly(Durability::OfPurchase(id), settle).await
+        } else {
+            self.execute(Durability::OfPurchase(id), settle).await
         }
-        self.execute_briefly(Durability::OfPurchase(id), settle).await
     }
 
     pub(in crate::store) fn settle_later(&self, id: PurchaseId, settlement: Settlement) {
