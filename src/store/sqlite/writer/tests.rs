@@ -388,7 +388,7 @@ fn panic_on_a_callers_thread_ends_the_ledger_as_on_its_own() {
 #[test]
 fn large_reply_is_written_on_the_writers_thread() {
     on_file(async |store, _| {
-        // What a caller's thread writes, it has written when its command is polled for the first time.
+        // A caller's thread has written the reply within the first polls.
         let writes_at_once = async |size| {
             let held = reservation(Usd::mills(1));
             store.reserve(&held, None).await.unwrap();
