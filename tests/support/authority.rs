@@ -1,22 +1,24 @@
 //! An ACME authority: Debian's pebble, with a name server that knows every name as 127.0.0.1.
 
 use std::fs::{self, File};
-use std::net::{TcpListener, TcpStream, UdpSocket};
+use std::net::TcpStream;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
 use tempfile::TempDir;
 
-use super::{certificate, until};
+use super::server::ReservedPort;
+use super::{PATIENCE, becomes_so, certificate};
 
 /// Ends the program when the test does, however it ends.
 const GUARD: &str = "\"$0\" \"$@\" & read -r _; kill $!; wait";
 
 pub(crate) struct Authority {
     folder: TempDir,
-    port: u16,
-    management: u16,
-    names: String,
+    port: ReservedPort,
+    management: ReservedPort,
+    /// Of the name server, and of its own settings.
+    names: [ReservedPort; 2],
     guards: Vec<Child>,
 }
 
@@ -25,30 +27,32 @@ impl Authority {
     pub(crate) fn start(tls_port: u16, lifetime: u64) -> Self {
         let folder = TempDir::with_prefix("tollgate-authority-").unwrap();
         certificate::write(folder.path(), &["localhost"]);
-        let [port, management, dns, dns_management] = free_ports();
+        let [port, management, dns, own] = std::array::from_fn(|_| ReservedPort::new());
         let config = format!(
-            r#"{{"pebble": {{"listenAddress": "127.0.0.1:{port}", "tlsPort": {tls_port},
-                "managementListenAddress": "127.0.0.1:{management}", "certificate": "cert.pem",
-                "privateKey": "key.pem", "certificateValidityPeriod": {lifetime}}}}}"#
+            r#"{{"pebble": {{"listenAddress": "{}", "tlsPort": {tls_port},
+                "managementListenAddress": "{}", "certificate": "cert.pem",
+                "privateKey": "key.pem", "certificateValidityPeriod": {lifetime}}}}}"#,
+            port.address(),
+            management.address()
         );
         fs::write(folder.path().join("pebble.json"), config).unwrap();
-        let (dns, own) = (format!("127.0.0.1:{dns}"), format!("127.0.0.1:{dns_management}"));
         let mut authority =
-            Self { folder, port, management, names: dns.clone(), guards: Vec::new() };
+            Self { folder, port, management, names: [dns, own], guards: Vec::new() };
+        let [dns, own] = authority.names.each_ref().map(|port| port.address().to_string());
         let off = ["-http01", "", "-https01", "", "-tlsalpn01", "", "-defaultIPv6", ""];
         let names = [&["pebble-challtestsrv", "-dns01", &dns, "-management", &own], &off[..]];
         authority.spawn(&names.concat(), "names.log");
-        await_port(dns_management);
+        authority.await_port(&authority.names[1], "names.log");
         authority.open();
         authority
     }
 
     fn open(&mut self) {
-        let names = self.names.clone();
+        let names = self.names[0].address().to_string();
         let pebble = ["pebble", "-strict", "-config", "pebble.json", "-dnsserver", &names];
         self.spawn(&pebble, "pebble.log");
-        await_port(self.port);
-        await_port(self.management);
+        self.await_port(&self.port, "pebble.log");
+        self.await_port(&self.management, "pebble.log");
     }
 
     /// Starts it again. It then knows no account, and has another root.
@@ -67,13 +71,21 @@ impl Authority {
         self.guards.push(command.spawn().expect("a shell"));
     }
 
+    fn await_port(&self, port: &ReservedPort, log: &str) {
+        let address = port.address();
+        if !becomes_so(PATIENCE, || TcpStream::connect(address).is_ok()) {
+            let log = fs::read_to_string(self.folder.path().join(log)).unwrap();
+            panic!("no answer from {address} (apt-get install pebble)\n{log}");
+        }
+    }
+
     /// Returns the settings `server.tls` for this authority.
     pub(crate) fn settings(&self) -> String {
         let roots = self.folder.path().join("cert.pem");
         format!(
             "server.tls = {{ acme = {{ agree = true, contact = \"ops@example.com\", dir = \"acme\", \
              directory = \"https://localhost:{}/dir\", roots = \"{}\" }} }}\n",
-            self.port,
+            self.port.address().port(),
             roots.display()
         )
     }
@@ -81,7 +93,7 @@ impl Authority {
     /// Returns a file with the root of the certificates that it issues.
     pub(crate) fn root(&self) -> PathBuf {
         let file = self.folder.path().join("root.pem");
-        let url = format!("https://localhost:{}/roots/0", self.management);
+        let url = format!("https://localhost:{}/roots/0", self.management.address().port());
         let mut curl = Command::new("curl");
         curl.args(["-sSf", "--cacert", "cert.pem", "-o", "root.pem", &url]);
         assert!(curl.current_dir(self.folder.path()).status().expect("curl runs").success());
@@ -104,23 +116,4 @@ impl Drop for Authority {
 fn end(guard: &mut Child) {
     drop(guard.stdin.take());
     guard.wait().ok();
-}
-
-fn await_port(port: u16) {
-    until("the authority answers (apt-get install pebble)", || {
-        TcpStream::connect(("127.0.0.1", port)).is_ok()
-    });
-}
-
-fn free_ports<const N: usize>() -> [u16; N] {
-    // All are held until all are known. The name server needs its port for UDP, too.
-    let held = std::array::from_fn::<_, N, _>(|_| {
-        let free = || {
-            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-            let udp = UdpSocket::bind(listener.local_addr().unwrap()).ok()?;
-            Some((listener, udp))
-        };
-        (0..100).find_map(|_| free()).expect("a free port")
-    });
-    held.map(|(listener, _)| listener.local_addr().unwrap().port())
 }

@@ -59,15 +59,20 @@ pub(crate) fn until(what: &str, is_so: impl FnMut() -> bool) {
 }
 
 /// Does the same with another limit.
-pub(crate) fn until_within(max_wait: Duration, what: &str, mut is_so: impl FnMut() -> bool) {
+pub(crate) fn until_within(max_wait: Duration, what: &str, is_so: impl FnMut() -> bool) {
+    assert!(becomes_so(max_wait, is_so), "not within {max_wait:?}: {what}");
+}
+
+/// Returns whether the condition becomes true within this time.
+pub(crate) fn becomes_so(max_wait: Duration, mut is_so: impl FnMut() -> bool) -> bool {
     const PAUSE: Duration = Duration::from_millis(5);
     for _ in 0..max_wait.as_millis() / PAUSE.as_millis() {
         if is_so() {
-            return;
+            return true;
         }
         std::thread::sleep(PAUSE);
     }
-    panic!("not within {max_wait:?}: {what}");
+    false
 }
 
 /// Returns the result of the first attempt for which the machine was fast enough. Times of settings
