@@ -113,7 +113,7 @@ impl SqliteStore {
         work: impl FnMut(&Ledger, &Statements<'_>) -> Result<T> + Send + 'static,
     ) -> Result<T, Unavailable> {
         self.inner.gate.check()?;
-        self.execute(durability, work).await
+        self.execute(durability, false, work).await
     }
 
     /// Runs a command that need not be synced to disk.
@@ -130,7 +130,8 @@ impl SqliteStore {
         durability: Durability,
         mut work: impl FnMut(&Ledger) -> Result<T> + Send + 'static,
     ) -> Result<T, Unavailable> {
-        self.execute(durability, move |ledger: &Ledger, _: &Statements<'_>| work(ledger)).await
+        self.execute(durability, false, move |ledger: &Ledger, _: &Statements<'_>| work(ledger))
+            .await
     }
 
     pub(super) async fn run_report<T: Send + 'static>(
@@ -171,24 +172,17 @@ impl SqliteStore {
         }
     }
 
+    /// Runs a command, which is brief if it takes microseconds.
     pub(super) async fn execute<T: Send + 'static>(
         &self,
         durability: Durability,
-        work: impl FnMut(&Ledger, &Statements<'_>) -> Result<T> + Send + 'static,
-    ) -> Result<T, Unavailable> {
-        let (command, reply) = request(durability, work);
-        self.release(command).await;
-        reply.await.unwrap_or_else(|oneshot::error::RecvError { .. }| Err(self.closed_error()))
-    }
-
-    /// [`execute`](Self::execute) for a command that takes microseconds.
-    pub(super) async fn execute_briefly<T: Send + 'static>(
-        &self,
-        durability: Durability,
+        is_brief: bool,
         work: impl FnMut(&Ledger, &Statements<'_>) -> Result<T> + Send + 'static,
     ) -> Result<T, Unavailable> {
         let (mut command, reply) = request(durability, work);
-        command.set_brief();
+        if is_brief {
+            command.set_brief();
+        }
         self.release(command).await;
         reply.await.unwrap_or_else(|oneshot::error::RecvError { .. }| Err(self.closed_error()))
     }

@@ -60,11 +60,7 @@ impl SqliteStore {
         let reserve = move |ledger: &Ledger, statements: &Statements<'_>| {
             ledger.reserve(statements, &reservation, send)
         };
-        let held = if is_expensive {
-            self.execute(durability, reserve).await?
-        } else {
-            self.execute_briefly(durability, reserve).await?
-        };
+        let held = self.execute(durability, !is_expensive, reserve).await?;
         if matches!(held, Ok(_) | Err(ReserveError::InsufficientCredit)) {
             self.inner.credit_used.store(true, Ordering::Relaxed);
         }
@@ -149,11 +145,7 @@ impl SqliteStore {
         let settle = move |ledger: &Ledger, statements: &Statements<'_>| {
             ledger.settle(statements, id, &settlement)
         };
-        if is_brief {
-            self.execute_briefly(Durability::OfPurchase(id), settle).await
-        } else {
-            self.execute(Durability::OfPurchase(id), settle).await
-        }
+        self.execute(Durability::OfPurchase(id), is_brief, settle).await
     }
 
     pub(in crate::store) fn settle_later(&self, id: PurchaseId, settlement: Settlement) {

@@ -32,6 +32,7 @@ pub(super) use shared::SharedWriter;
 const WAL_CHECKPOINT_PAGES: i32 = 8_000;
 /// From this many pages on, the writer waits for the checkpoint, so that the log starts over.
 const MAX_WAL_PAGES: i32 = 2 * WAL_CHECKPOINT_PAGES;
+const MAX_BATCH: usize = 256;
 const MAX_DEFERRAL: Duration = Duration::from_secs(1);
 const RETRY_DELAY: Duration = Duration::from_millis(500);
 /// Commands that may wait for a retry. Beyond it no purchase begins until half of them are done.

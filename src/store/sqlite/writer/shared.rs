@@ -4,7 +4,9 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use super::{BatchWriter, Failure, MAX_DEFERRAL, Target, WAL_CHECKPOINT_PAGES, Writer, needs_sync};
+use super::{
+    BatchWriter, Failure, MAX_BATCH, MAX_DEFERRAL, Target, WAL_CHECKPOINT_PAGES, Writer, needs_sync,
+};
 use crate::clock;
 use crate::store::sqlite::command::WriteCommand;
 use crate::store::sqlite::command_queue::{CommandReceiver, Release};
@@ -12,8 +14,6 @@ use crate::store::sqlite::file;
 use crate::store::sqlite::ledger::Ledger;
 use crate::store::sqlite::statements::Statements;
 use crate::sync::lock;
-
-const MAX_BATCH: usize = 256;
 
 /// The writer of a file: its thread has it for each batch, and a caller for a command that is alone.
 /// If it panics, it is dropped with what it had begun, and no other command runs.

@@ -375,7 +375,7 @@ fn panic_on_a_callers_thread_ends_the_ledger_as_on_its_own() {
         while !store.inner.gate.has_failed() && store.writer_answers().await {
             attempts += 1;
             assert!(attempts < 1_000);
-            let broken = store.execute_briefly(Durability::Buffered, |_, _| -> Result<()> {
+            let broken = store.execute(Durability::Buffered, true, |_, _| -> Result<()> {
                 assert!(is_writers_thread(), "on purpose");
                 Ok(())
             });
@@ -436,7 +436,7 @@ fn is_writers_thread() -> bool {
 }
 
 async fn runs_on_the_writers_thread(store: &SqliteStore, durability: Durability) -> bool {
-    store.execute_briefly(durability, |_, _| Ok(is_writers_thread())).await.unwrap()
+    store.execute(durability, true, |_, _| Ok(is_writers_thread())).await.unwrap()
 }
 
 fn writer() -> Writer {
