@@ -1,7 +1,7 @@
 //! An ACME authority: Debian's pebble, with a name server that knows every name as 127.0.0.1.
 
 use std::fs::{self, File};
-use std::net::TcpStream;
+use std::net::{TcpStream, UdpSocket};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
@@ -27,7 +27,10 @@ impl Authority {
     pub(crate) fn start(tls_port: u16, lifetime: u64) -> Self {
         let folder = TempDir::with_prefix("tollgate-authority-").unwrap();
         certificate::write(folder.path(), &["localhost"]);
-        let [port, management, dns, own] = std::array::from_fn(|_| ReservedPort::new());
+        let [port, management, own] = std::array::from_fn(|_| ReservedPort::new());
+        // The name server needs its port for UDP, too.
+        let mut ports = (0..100).map(|_| ReservedPort::new());
+        let dns = ports.find(|port| UdpSocket::bind(port.address()).is_ok()).expect("a free port");
         let config = format!(
             r#"{{"pebble": {{"listenAddress": "{}", "tlsPort": {tls_port},
                 "managementListenAddress": "{}", "certificate": "cert.pem",

@@ -1,8 +1,8 @@
 //! The queue of the writer's thread.
 //!
 //! A wake-up costs two system calls and a transaction about ten, so commands are released together:
-//! the first caller that adds one lets all others that are ready add theirs. If none does, the caller
-//! takes its command back and runs it.
+//! the first caller that adds one lets all others that are ready add theirs. If none does, and the
+//! command is brief, the caller takes it back and runs it.
 
 use std::collections::VecDeque;
 use std::mem;
@@ -30,6 +30,8 @@ pub(super) struct CommandQueue {
 #[derive(Default)]
 struct State {
     commands: VecDeque<Box<dyn WriteCommand>>,
+    /// How many of them were put back: later ones may have been taken before.
+    returned: usize,
     /// Threads on which a caller is about to release what is queued: none waits for another one.
     releasing: Vec<ThreadId>,
     is_released: bool,
@@ -62,13 +64,14 @@ impl Release<'_> {
         let commands = &state.commands;
         let callers = commands.iter().filter(|command| command.runtime().is_some()).count();
         let is_alone = callers == 1 && commands.iter().all(|command| command.is_brief());
-        (is_alone && state.is_writer_waiting).then(|| state.commands.drain(..).collect())
+        (is_alone && state.is_writer_waiting).then(|| state.take(usize::MAX))
     }
 
     /// Puts back what was taken.
     pub(super) fn put_back(&self, commands: Vec<Box<dyn WriteCommand>>) {
         let mut state = lock(&self.0.state);
         if !state.is_abandoned {
+            state.returned += commands.len();
             commands.into_iter().rev().for_each(|command| state.commands.push_front(command));
         }
     }
@@ -126,6 +129,12 @@ impl State {
             self.commands.push_back(command);
         }
     }
+
+    fn take(&mut self, max: usize) -> Vec<Box<dyn WriteCommand>> {
+        let count = self.commands.len().min(max);
+        self.returned = self.returned.saturating_sub(count);
+        self.commands.drain(..count).collect()
+    }
 }
 
 /// The writer's end of the queue. Commands that are queued when it is dropped, or later, are not
@@ -154,9 +163,16 @@ impl CommandReceiver {
             return None;
         }
         state.is_writer_waiting = false;
-        let count = state.commands.len().min(max);
-        state.is_released = count < state.commands.len();
-        Some(state.commands.drain(..count).collect())
+        let batch = state.take(max);
+        state.is_released = !state.commands.is_empty();
+        Some(batch)
+    }
+
+    /// Returns the commands that were put back since the last batch was taken: they are older.
+    pub(super) fn take_returned(&self) -> Vec<Box<dyn WriteCommand>> {
+        let mut state = lock(&self.0.state);
+        let count = state.returned;
+        state.take(count)
     }
 }
 
@@ -248,6 +264,19 @@ mod tests {
         assert_eq!(commands.take(LONG, 2).map(|batch| batch.len()), Some(2));
         assert_eq!(commands.take(LONG, 2).map(|batch| batch.len()), Some(1));
         assert!(commands.take(LONG, 2).is_none());
+    }
+
+    #[test]
+    fn commands_that_were_put_back_come_before_a_batch_that_was_taken_meanwhile() {
+        let commands = CommandReceiver::default();
+        let queue = commands.queue();
+        let release = queue.push(command()).expect("it is the first");
+        release.put_back(vec![command(), command()]);
+        assert_eq!(commands.take_returned().len(), 2);
+        release.put_back(vec![command()]);
+        drop(release);
+        assert_eq!(commands.take(LONG, 256).map(|batch| batch.len()), Some(2));
+        assert!(commands.take_returned().is_empty());
     }
 
     #[test]

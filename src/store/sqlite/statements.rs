@@ -1,4 +1,4 @@
-//! The statements of each purchase, which the writer's thread keeps prepared.
+//! The statements of each purchase, which the writer keeps prepared.
 //!
 //! rusqlite's cache hashes a statement's text twice per use, and copies it.
 

@@ -1,5 +1,6 @@
 //! The writer's thread, and callers that run a command on their own.
 
+use std::panic::{self, AssertUnwindSafe};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -26,6 +27,10 @@ impl SharedWriter {
         *lock(&self.0) = Some(Box::new(writer));
         while let Some(batch) = self.next_batch(commands) {
             let Some(mut writer) = lock(&self.0).take() else { return };
+            let returned = commands.take_returned();
+            if !returned.is_empty() {
+                writer.process(returned);
+            }
             writer.process(batch);
             if !writer.batches.gate.stop.load(Ordering::Relaxed) {
                 writer.batches.checkpoint_wal();
@@ -71,17 +76,20 @@ impl SharedWriter {
     pub(in crate::store::sqlite) fn run_alone(&self, release: &Release<'_>) {
         let Ok(mut shared) = self.0.try_lock() else { return };
         let Some(mut writer) = shared.take() else { return };
-        if let Some(batch) = release.take_alone()
-            && let Some(batch) = writer.process_at_once(batch)
-        {
-            release.put_back(batch);
+        if let Some(batch) = release.take_alone() {
+            // The caller goes on without an answer, as if the writer's thread had panicked.
+            let process = AssertUnwindSafe(|| writer.process_at_once(batch));
+            let Ok(rest) = panic::catch_unwind(process) else { return };
+            if let Some(batch) = rest {
+                release.put_back(batch);
+            }
         }
         *shared = Some(writer);
     }
 }
 
 impl Writer {
-    /// Runs a batch, or returns it if that may wait for the disk or for another process.
+    /// Runs a batch, or returns it if that may wait for a sync or for another process.
     fn process_at_once(
         &mut self,
         batch: Vec<Box<dyn WriteCommand>>,
@@ -120,7 +128,7 @@ impl BatchWriter {
         let is_quick = self.is_quick(target.ledger, &batch);
         let begun = is_quick.then(|| self.begin(target, &batch).ok()).flatten();
         connection.busy_timeout(file::BUSY_TIMEOUT).ok();
-        // Another process writes.
+        // It may take long, or another process writes.
         let Some(begun) = begun else { return Some(batch) };
         match self.commit_begun(target, &mut batch, begun) {
             // It was rolled back; the thread finds the command that fails.
