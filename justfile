@@ -35,7 +35,7 @@ bench *words:
 # The same beside the build of another commit: just bench-against HEAD~3 chat
 bench-against commit *words:
     git worktree add --force --detach target/bench/tree {{ commit }}
-    cargo build --profile dist --locked --manifest-path target/bench/tree/Cargo.toml --target-dir target/bench/build
+    cd target/bench/tree && cargo build --profile dist --locked --target-dir ../build
     git worktree remove --force target/bench/tree
     cargo bench --locked --profile dist --bench proxy -- --other target/bench/build/dist/tollgate {{ words }}
 
