@@ -103,7 +103,7 @@
     }
   }
 
-  // Each of these hangs a parser that looks for partners again and again; the bound is generous.
+  // Each of these hangs a parser that looks for partners again and again. A machine that stalls may be slow, but not each time.
   const many = (text) => text.repeat(Math.ceil(200_000 / text.length));
   const HEAVY = [
     many('*'), many('*a '), many('**a *b '), many('['), many('[a]('), many('`a '), many('>'), many('> a\n'), many('a**b*'),
@@ -112,10 +112,12 @@
     Array.from({ length: 500 }, (_, indent) => `${' '.repeat(indent * 2)}- a`).join('\n'),
   ];
   for (const text of HEAVY) {
-    const from = performance.now();
-    render(text);
-    const took = performance.now() - from;
-    if (took > 5_000) faults.push(`${text.slice(0, 12)}… took ${Math.round(took)} ms`);
+    const isSlow = () => {
+      const from = performance.now();
+      render(text);
+      return performance.now() - from > 5_000;
+    };
+    if ([1, 2, 3].every(isSlow)) faults.push(`${text.slice(0, 12)}… took more than 5 s`);
   }
   return faults;
 })()
