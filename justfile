@@ -1,4 +1,4 @@
-# The checks live in ./test, which needs nothing but bash and cargo; these are its sections, and what one does daily.
+# The checks live in ./test; these are its sections, and what one does daily. `cargo install just` installs just.
 
 # All that CI runs
 test:

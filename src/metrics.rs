@@ -14,6 +14,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::{Metric, Registry};
 
 pub use histogram::Histogram;
+pub use process::LOG_LINES_DROPPED;
 pub use readings::{
     BalanceReading, BudgetReading, InstanceReading, LedgerReading, Readings, SlotReading,
 };

@@ -100,6 +100,9 @@ const SCENARIOS: [Scenario; 15] = [
     },
 ];
 
+/// What is measured otherwise.
+const OTHERS: [&str; 4] = ["fixed", "idle", "start", "counts"];
+
 fn main() -> Outcome {
     let words: Vec<String> = std::env::args().skip(1).filter(|word| word != "--bench").collect();
     if let [verb, address] = &words[..]
@@ -146,7 +149,14 @@ fn plan(words: Vec<String>) -> Outcome<Plan> {
             "--json" => plan.json = Some(value()?.into()),
             "--other" => plan.other = Some(value()?.into()),
             name if name.starts_with("--") => return Err(format!("unknown option {name}").into()),
-            _ => plan.only.push(word),
+            name => {
+                let known = SCENARIOS.iter().map(|one| one.name).chain(OTHERS);
+                if !known.clone().any(|one| one == name) {
+                    let known = known.collect::<Vec<_>>().join(", ");
+                    return Err(format!("unknown scenario {name}; known: {known}").into());
+                }
+                plan.only.push(word);
+            }
         }
     }
     Ok(plan)

@@ -1,6 +1,7 @@
 //! The process as every Prometheus dashboard expects it: `process_*`.
 
 use std::fs;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use nix::sys::resource::{Resource, UsageWho, getrlimit, getrusage};
@@ -8,6 +9,9 @@ use nix::sys::time::{TimeVal, TimeValLike};
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
+
+/// The command's log counts them; an embedding program has its own.
+pub static LOG_LINES_DROPPED: AtomicU64 = AtomicU64::new(0);
 
 /// Reads the process's figures. One that the system does not show is left out.
 pub(super) fn read(started: Duration) -> Registry {
@@ -33,6 +37,8 @@ pub(super) fn read(started: Duration) -> Registry {
         let counter = ConstCounter::new(used.as_secs_f64());
         r.register("process_cpu_seconds", "User and system CPU time", counter);
     }
+    let dropped = ConstCounter::new(LOG_LINES_DROPPED.load(Ordering::Relaxed));
+    r.register("tollgate_log_lines_dropped", "Log lines that nobody read in time", dropped);
     registry
 }
 

@@ -44,6 +44,12 @@ fn stopped_log_reader_stops_no_sale_and_learns_how_many_lines_were_dropped() {
     let (mut server, log, mut client) = flooded(&folder);
     client.send("POST", "/api/v1/chat", &[], CHAT);
     assert_eq!(client.answer().status, 200);
+    let mut scraper = Client::connect(server.address("admin"), &Arc::default());
+    scraper.send("GET", "/metrics", &[], "");
+    let metrics = scraper.answer().text();
+    let counted =
+        metrics.lines().find_map(|line| line.strip_prefix("tollgate_log_lines_dropped_total "));
+    let counted: u64 = counted.expect("a counter").parse().unwrap();
     let (sender, lines) = channel();
     thread::spawn(move || {
         for line in log.lines() {
@@ -60,6 +66,7 @@ fn stopped_log_reader_stops_no_sale_and_learns_how_many_lines_were_dropped() {
     read.extend(lines);
     let written = read.iter().filter(|line| line["message"] == "request finished").count() as u64;
     let dropped: u64 = read.iter().filter_map(|line| line["dropped"].as_u64()).sum();
+    assert!((1..=dropped).contains(&counted), "{counted} counted, {dropped} dropped");
     assert!(dropped > 0 && written > 1_000, "{written} written, {dropped} dropped");
     // The other lines of the flood's time were dropped as well.
     assert!((FLOOD..FLOOD + 100).contains(&(written + dropped)), "{written} and {dropped}");

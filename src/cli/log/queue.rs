@@ -3,12 +3,14 @@
 
 use std::io::{self, Write};
 use std::mem;
+use std::sync::atomic::Ordering;
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
 use tracing::warn;
 
+use crate::metrics::LOG_LINES_DROPPED;
 use crate::sync::lock;
 
 /// About 3,000 lines: a third of a second at full load.
@@ -62,6 +64,7 @@ impl LogQueue {
         // Once a line was dropped, those after it are, too: the count stands in their place.
         if state.dropped > 0 || state.lines.len() + line.len() > MAX_BYTES {
             state.dropped += 1;
+            LOG_LINES_DROPPED.fetch_add(1, Ordering::Relaxed);
         } else {
             state.lines.extend_from_slice(line);
         }
