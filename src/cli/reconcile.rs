@@ -83,7 +83,7 @@ async fn compare(
     let Target::Live { base_url, keys } = &settings.gateway.target else {
         let why =
             "the sandbox uses play money, which is not reconciled; set gateway.base_url and a key";
-        return Err(CommandError::usage(why));
+        return Err(why.into());
     };
     let access = ledger::gateway_access(settings).await??;
     let is_standalone = matches!(access, GatewayAccess::Standalone(_));
