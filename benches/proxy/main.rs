@@ -100,7 +100,7 @@ const SCENARIOS: [Scenario; 15] = [
     },
 ];
 
-/// What is measured otherwise.
+/// The scenarios that `measure` does not run.
 const OTHERS: [&str; 4] = ["fixed", "idle", "start", "counts"];
 
 fn main() -> Outcome {

@@ -38,7 +38,8 @@ pub(super) fn read(started: Duration) -> Registry {
         r.register("process_cpu_seconds", "User and system CPU time", counter);
     }
     let dropped = ConstCounter::new(LOG_LINES_DROPPED.load(Ordering::Relaxed));
-    r.register("tollgate_log_lines_dropped", "Log lines that nobody read in time", dropped);
+    let help = "Log lines dropped because standard error was not read";
+    r.register("tollgate_log_lines_dropped", help, dropped);
     registry
 }
 
