@@ -16,7 +16,7 @@ lint:
 check:
     cargo fmt --check
     cargo clippy --all-targets --locked -- -D warnings
-    cargo test --locked --quiet --lib --test architecture
+    cargo test --locked --quiet --lib --test checks
 
 # The tests alone; further words pick some: just tests --test browser
 tests *words:
@@ -49,7 +49,7 @@ fuzz target seconds="600":
 
 # Mixed good, bad and broken traffic for so many seconds, by the release build: leaks show over time
 soak seconds="600":
-    SOAK_SECONDS={{ seconds }} cargo test --release --locked --test soak -- --nocapture
+    SOAK_SECONDS={{ seconds }} cargo test --release --locked --test checks soak:: -- --nocapture
 
 # Whether tests fail when code that decides about money is changed (needs: cargo install --locked cargo-mutants);
 # hours for all of it, so pick: just mutants --shard 1/10, just mutants --file src/purchase/budget.rs

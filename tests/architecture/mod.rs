@@ -1,8 +1,6 @@
 //! Holds the rules of the structure: which module may use which, what only one place may do, how long files and
 //! functions may be.
-#![cfg(test)]
 
-#[path = "architecture/names.rs"]
 mod names;
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -4,12 +4,8 @@
 //! Traffic comes in three laps with a rest after each. What is left at a rest is what the process
 //! keeps, so that the rests after the first and the last lap are compared: `SOAK_SECONDS` says how long
 //! all laps take together.
-#![cfg(test)]
 
 mod gate;
-#[path = "../support/mod.rs"]
-#[expect(dead_code, unused_imports, reason = "the soak needs some of it")]
-mod support;
 mod talk;
 mod traffic;
 

@@ -1,6 +1,5 @@
 //! What attackers can send, tried byte by byte: every input in `fuzz/corpus`, and some thousands of
 //! mutations of them. See docs/dev/testing.md.
-#![cfg(test)]
 
 mod mutate;
 mod targets;
