@@ -1,6 +1,6 @@
 //! Over TLS, the key goes to a gateway whose certificate holds, and to no other.
 
-use crate::fronts::front::{Front, Kind};
+use crate::long::fronts::front::{Front, Kind};
 use crate::support::{Gate, Reply, Upstream, until};
 
 #[test]

@@ -4,9 +4,9 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use crate::fronts::front::{Front, Kind};
-use crate::fronts::hidden;
 use crate::guarantees::heads::corpus::{self, NEXT};
+use crate::long::fronts::front::{Front, Kind};
+use crate::long::fronts::hidden;
 use crate::support::client::Client;
 use crate::support::{CHAT, Gate, Reply, Upstream};
 

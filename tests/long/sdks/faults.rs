@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::sdks::program::{ALL, OPENAI, Sdk};
+use crate::long::sdks::program::{ALL, OPENAI, Sdk};
 use crate::support::received::ReceivedRequest;
 use crate::support::{Ending, Gate, Reply, Upstream};
 

@@ -9,8 +9,7 @@ use std::{mem, thread};
 
 use tempfile::TempDir;
 
-use super::packaging::is_long;
-use super::webhooks::{Receiver, SECRET};
+use crate::guarantees::webhooks::{Receiver, SECRET};
 use crate::support::authority::Authority;
 use crate::support::process::{Process, Signal, run};
 use crate::support::server::{ReservedPort, exchange};
@@ -139,12 +138,8 @@ fn order_that_fails_is_reported_and_tried_again_later() {
     assert_eq!(message.json()["type"], "certificate.expiring", "within a day");
 }
 
-/// `./test long` waits for renewals, and kills servers.
 #[test]
 fn renewal_loses_no_request_and_a_killed_order_is_resumed() {
-    if !is_long() {
-        return;
-    }
     let site = Site::new(30);
     let mut process = site.start();
     says(&process, "certificate order finalized");

@@ -5,8 +5,8 @@ use std::fs;
 use tempfile::TempDir;
 
 use super::sandbox;
+use crate::long::sdks::program::Sdk;
 use crate::markdown::{blocks, read, section};
-use crate::sdks::program::Sdk;
 
 /// Where the documents say that tollgate is.
 const DOCUMENTED: &str = "127.0.0.1:8080";

@@ -13,7 +13,7 @@ use crate::support::{CHAT, Reply, Upstream, until};
 #[test]
 fn database_that_crashes_under_load_loses_and_doubles_nothing() {
     const RESTARTS: [usize; 2] = [1, 5];
-    each(&RESTARTS, RESTARTS[0], |restarts| {
+    each(&RESTARTS, |restarts| {
         let cluster = Cluster::start("");
         let mut trial = Trial::start(&cluster);
         trial.under_load(|trial| {
@@ -31,7 +31,7 @@ fn database_that_crashes_under_load_loses_and_doubles_nothing() {
 fn connection_cut_after_its_commit_buys_once() {
     const CUTS: [Point; 5] =
         [after(SELL), after(HOLD), after(SLOT), after(MARK_SENT), after(SETTLE)];
-    each(&CUTS, after(SELL), |point| {
+    each(&CUTS, |point| {
         let trial = Trial::start(Cluster::shared());
         assert_eq!(trial.callers.buy("before", 0).status, 200);
         let (mut client, relay) = trial.stop_at(point, "cut-off");
@@ -50,7 +50,7 @@ fn server_that_reaches_nothing_sells_nothing_until_the_network_is_back() {
     // A lane waits five seconds for an answer; a server without a beat is dead after fifteen.
     const SILENCES: [(u64, Verdict); 4] =
         [(6, Verdict::Pass), (6, Verdict::Cut), (30, Verdict::Pass), (30, Verdict::Cut)];
-    each(&SILENCES, SILENCES[0], |(seconds, verdict)| {
+    each(&SILENCES, |(seconds, verdict)| {
         let mut trial = Trial::start(Cluster::shared());
         trial.under_load(|trial| {
             trial.to_database[0].silence();

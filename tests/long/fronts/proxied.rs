@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-use crate::fronts::front::{Front, Kind};
+use crate::long::fronts::front::{Front, Kind};
 use crate::support::client::Client;
 use crate::support::{CHAT, Ending, Gate, Reply, Upstream};
 

@@ -1,4 +1,4 @@
-//! Runs a script with an SDK that `tests/sdks/install` has put below the target folder.
+//! Runs a script with an SDK that `tests/long/sdks/install` has put below the target folder.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -20,13 +20,13 @@ pub(crate) const ALL: [Sdk; 3] = [Sdk::Python, Sdk::Node, Sdk::Vercel];
 pub(crate) const OPENAI: [Sdk; 2] = [Sdk::Python, Sdk::Node];
 
 pub(crate) const ADVICE: &str =
-    "run tests/sdks/install (it needs: apt-get install python3-venv nodejs npm)";
+    "run tests/long/sdks/install (it needs: apt-get install python3-venv nodejs npm)";
 
 impl Sdk {
     /// Lets an agent of the SDK buy at this endpoint, and says what came of it.
     pub(crate) fn run_agent(self, url: &str, mode: &str) -> Value {
         let script = match self {
-            Self::Python => "tests/sdks/agents.py".into(),
+            Self::Python => "tests/long/sdks/agents.py".into(),
             Self::Node | Self::Vercel => beside_its_modules("agents.mjs"),
         };
         let said = said(self.program().arg(script).args([url, mode]));
@@ -37,7 +37,7 @@ impl Sdk {
     /// Lets the webhook libraries read the message in this file, with this secret.
     pub(crate) fn verify_webhook(self, message: &Path, secret: &str) -> Value {
         let script = match self {
-            Self::Python => "tests/sdks/webhooks.py".into(),
+            Self::Python => "tests/long/sdks/webhooks.py".into(),
             Self::Node | Self::Vercel => beside_its_modules("webhooks.mjs"),
         };
         let said = said(self.program().arg(script).arg(message).arg(secret));
@@ -47,7 +47,7 @@ impl Sdk {
     /// Lets the SDK do `errand` at this address, and says what came of it.
     pub(crate) fn run(self, address: &str, errand: &str) -> Value {
         let script = match self {
-            Self::Python => "tests/sdks/python.py".into(),
+            Self::Python => "tests/long/sdks/python.py".into(),
             Self::Node => beside_its_modules("node.mjs"),
             Self::Vercel => beside_its_modules("vercel.mjs"),
         };
@@ -102,7 +102,7 @@ fn beside_its_modules(script: &str) -> PathBuf {
     let home = home();
     COPIED.call_once(|| {
         for script in ["agents.mjs", "node.mjs", "vercel.mjs", "webhooks.mjs"] {
-            let source = Path::new("tests/sdks").join(script);
+            let source = Path::new("tests/long/sdks").join(script);
             fs::copy(source, home.join("node").join(script)).unwrap_or_else(|_| panic!("{ADVICE}"));
         }
     });

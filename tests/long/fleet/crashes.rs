@@ -50,7 +50,7 @@ fn expected(point: Point) -> (u16, usize) {
 
 #[test]
 fn server_killed_at_any_point_of_a_purchase_leaves_the_truth() {
-    each(&POINTS, after(SELL), |point| {
+    each(&POINTS, |point| {
         let trial = Trial::start(Cluster::shared());
         assert_eq!(trial.callers.buy("before", 0).status, 200);
         let (mut client, relay) = trial.stop_at(point, "cut-off");

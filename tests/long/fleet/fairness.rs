@@ -10,7 +10,7 @@ use crate::support::postgres::Cluster;
 use crate::support::received::ReceivedRequest;
 use crate::support::{Reply, Upstream, until};
 
-use super::trial::{SERVERS, chat, is_long};
+use super::trial::{SERVERS, chat};
 
 const CHATS: &str = "/api/v1/chat";
 const LIMIT: usize = 6;
@@ -37,10 +37,9 @@ fn caller_that_floods_all_servers_delays_no_other() {
         .map(|number| send(&fleet, number % SERVERS, 2, &format!("flood-{number}")))
         .collect();
     until("the flood fills the limit", || upstream.purchases() > LIMIT);
-    let wanted = if is_long() { MAX_ROUNDS } else { MIN_ROUNDS };
     let mut round = 0;
     // Once most of the flood was served, it delays little.
-    while round < wanted && upstream.purchases() < FLOOD / 2 {
+    while round < MAX_ROUNDS && upstream.purchases() < FLOOD / 2 {
         let words = format!("once-a-second-{round}");
         let before = upstream.purchases();
         let mut client = send(&fleet, round % SERVERS, 3, &words);

@@ -81,12 +81,6 @@ fn plain(environment: &Environment) -> impl Iterator<Item = (OsString, OsString)
     environment.iter().map(|(name, value)| (name.into(), value.as_str().into()))
 }
 
-/// `./test long` builds and runs the image, by `CONTAINER=long`. It takes half a minute, and buildah.
-#[expect(clippy::disallowed_methods, reason = "./test long asks for more")]
-pub(crate) fn is_long() -> bool {
-    std::env::var("CONTAINER").as_deref() == Ok("long")
-}
-
 /// Images and containers, which are removed at the end.
 struct Built(Vec<[String; 2]>);
 
@@ -135,9 +129,6 @@ fn server_below(process: u32) -> Option<Pid> {
 /// No registry is asked: the binary is the tested one, and the base has its libraries alone.
 #[test]
 fn image_runs_as_a_sandbox_and_stops_in_time() {
-    if !is_long() {
-        return;
-    }
     let mut built = Built(Vec::new());
     let tag = format!("localhost/tollgate-test-{}", std::process::id());
     let [binary_image, base_image, image] =

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use crate::sdks::program::{ADVICE, home, said};
+use crate::long::sdks::program::{ADVICE, home, said};
 
 /// As strict as the compiler can be, declarations included.
 const FLAGS: &str = "--noEmit --strict --exactOptionalPropertyTypes --noUncheckedIndexedAccess --noImplicitReturns \
@@ -16,7 +16,7 @@ fn client_types_compile_with_a_program_that_uses_them_all() {
     let folder = tempfile::tempdir().expect("a folder");
     for (file, name) in [
         ("static/widgets/client.d.ts", "client.d.ts"),
-        ("tests/sdks/typescript.ts", "typescript.ts"),
+        ("tests/long/sdks/typescript.ts", "typescript.ts"),
     ] {
         fs::copy(file, folder.path().join(name)).expect("it is there");
     }
@@ -34,7 +34,7 @@ fn client_exports_match_its_types() {
     fs::copy(client, &module).expect("it is there");
     let script = format!("console.log(Object.keys(await import({module:?})).sort().join())");
     let exported = said(Command::new("node").args(["--input-type=module", "--eval", &script]));
-    let program = fs::read_to_string("tests/sdks/typescript.ts").expect("it is there");
+    let program = fs::read_to_string("tests/long/sdks/typescript.ts").expect("it is there");
     let listed = program.lines().find(|line| line.starts_with("export const EXPORTS"));
     let listed = listed.and_then(|line| line.split(['{', '}']).nth(1)).expect("a list");
     let listed: Vec<_> =

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::sandbox;
-use crate::sdks::program::{ALL, OPENAI, Sdk};
+use crate::long::sdks::program::{ALL, OPENAI, Sdk};
 
 #[test]
 fn models_are_listed_and_found() {

@@ -51,18 +51,9 @@ WITH counted AS (
 SELECT count(*) FROM counted FULL JOIN spent USING (scope, unit, period)
 WHERE coalesce(expected, 0) <> coalesce(micros, 0)";
 
-/// Whether all variants of each fault are tried, as in `./test long`.
-#[expect(clippy::disallowed_methods, reason = "a test's own switch, not a setting")]
-pub(super) fn is_long() -> bool {
-    std::env::var_os("FLEET").is_some_and(|value| value == "long")
-}
-
-/// Runs each case, or by default only this one, some at a time.
-pub(super) fn each<T: Copy + Send + Sync>(cases: &[T], default: T, run: impl Fn(T) + Sync) {
+/// Runs each case, some at a time.
+pub(super) fn each<T: Copy + Send + Sync>(cases: &[T], run: impl Fn(T) + Sync) {
     const AT_ONCE: usize = 4;
-    if !is_long() {
-        return run(default);
-    }
     let next = AtomicUsize::new(0);
     thread::scope(|scope| {
         for _ in 0..AT_ONCE {
