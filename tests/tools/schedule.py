@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Runs the tests of several test programs, as many at a time as there are cores.
 
-    schedule.py [--long] [--match WORD] PROGRAM...
+    schedule.py [--long] [--match WORD]... [--skip WORD]... PROGRAM...
 
 A test's path says how it runs:
 
@@ -52,7 +52,7 @@ class Chunk:
         )
 
 
-def chunks_of(program, is_long, match):
+def chunks_of(program, options):
     """Returns the program's tests, by group and module, in chunks."""
     name = re.sub(r"-[0-9a-f]{16}$", "", os.path.basename(program))
     listed = subprocess.run([program, "--list", "--format", "terse"], capture_output=True, text=True, check=True)
@@ -60,7 +60,9 @@ def chunks_of(program, is_long, match):
     by_group = {}
     for test in tests:
         path = test.split("::")[:-1]
-        if ("long" in path and not is_long) or (match and match not in f"{name}::{test}"):
+        full = f"{name}::{test}"
+        is_wanted = not options.match or any(word in full for word in options.match)
+        if not is_wanted or any(word in full for word in options.skip) or ("long" in path and not options.long):
             continue
         group = "clock" if "clock" in path else "browser" if name == "browser" else "postgres" if "postgres" in path else ""
         module = path[0] if path else ""
@@ -183,10 +185,11 @@ def kill(chunk):
 def main():
     parser = argparse.ArgumentParser(description="Runs tests, as many at a time as there are cores.")
     parser.add_argument("--long", action="store_true", help="run the tests of modules named `long`, too")
-    parser.add_argument("--match", help="run only tests whose path contains this")
+    parser.add_argument("--match", action="append", default=[], help="run only tests whose path contains this")
+    parser.add_argument("--skip", action="append", default=[], help="run no tests whose path contains this")
     parser.add_argument("programs", nargs="+", metavar="PROGRAM")
     options = parser.parse_args()
-    chunks = [chunk for program in options.programs for chunk in chunks_of(program, options.long, options.match)]
+    chunks = [chunk for program in options.programs for chunk in chunks_of(program, options)]
     if not chunks:
         sys.exit("no test matches")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
