@@ -19,13 +19,11 @@ use super::client::{Answer, Client, Record};
 use super::in_process::{InProcess, Wrap};
 use super::members::Secrets;
 use super::process::{Process, Signal};
-use super::settings::{environment, whole};
+use super::settings::{environment, no_rate_limit, whole};
 use super::upstream::Upstream;
 use super::{lock, until};
 
 const SETTINGS: &str = "proxy.toml";
-/// The same for the account's window.
-const NO_WINDOW: &str = "{ requests = 100000, seconds = 1 }";
 
 /// A running tollgate, stopped on drop.
 pub(crate) struct Gate {
@@ -155,9 +153,7 @@ impl Gate {
             environment.push(("TOLLGATE_SERVER__TLS".to_owned(), certificate::SETTING.to_owned()));
         }
         let settings = fs::read_to_string(folder.path().join(SETTINGS)).unwrap();
-        if !settings.contains("gateway.rate_limit") {
-            environment.push(("TOLLGATE_GATEWAY__RATE_LIMIT".to_owned(), NO_WINDOW.to_owned()));
-        }
+        environment.extend(no_rate_limit(&settings));
         let more = more.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
         environment.extend(more);
         let running = home.start(folder.path(), &environment);

@@ -18,6 +18,7 @@ pub(crate) mod log;
 pub(crate) mod login;
 pub(crate) mod login_service;
 pub(crate) mod members;
+pub(crate) mod paused;
 #[expect(dead_code, reason = "tests of the stores use the rest")]
 pub(crate) mod postgres;
 pub(crate) mod process;
