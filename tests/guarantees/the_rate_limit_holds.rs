@@ -23,11 +23,8 @@ fn upstream() -> PausedUpstream {
 
 /// A gate that believes its clients who they are.
 async fn gate(upstream: &PausedUpstream, settings: &str) -> PausedGate {
-    PausedGate::start(upstream, &trusting(settings)).await
-}
-
-fn trusting(settings: &str) -> String {
-    format!("server.trusted_proxies = [\"127.0.0.0/8\"]\n{settings}")
+    let settings = format!("server.trusted_proxies = [\"127.0.0.0/8\"]\n{settings}");
+    PausedGate::start(upstream, &settings).await
 }
 
 /// Sends a chat like no other from the caller with this number.

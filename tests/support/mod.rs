@@ -76,6 +76,17 @@ pub(crate) fn becomes_so(max_wait: Duration, mut is_so: impl FnMut() -> bool) ->
     false
 }
 
+/// Polls within a runtime until `is_so` returns true, for at most [`PATIENCE`].
+pub(crate) async fn eventually(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
+    let becomes_so = async {
+        while !is_so().await {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    let waiting = tokio::time::timeout(PATIENCE, becomes_so);
+    assert!(waiting.await.is_ok(), "not within {PATIENCE:?}: {what}");
+}
+
 /// Returns the result of the first attempt for which the machine was fast enough. Times of settings
 /// are multiplied by its argument, which grows.
 pub(crate) fn in_time<T>(what: &str, attempt: impl FnMut(u64) -> Option<T>) -> T {

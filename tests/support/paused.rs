@@ -6,15 +6,16 @@
 use std::future::poll_fn;
 use std::io;
 use std::net::Ipv4Addr;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::pin::pin;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures_util::FutureExt;
-use http::Request;
-use http_body_util::{BodyExt, Empty, Full};
+use futures_util::{FutureExt, StreamExt, stream};
+use http::{Request, request};
+use http_body::Frame;
+use http_body_util::{BodyExt, Empty, Full, StreamBody};
 use hyper_util::rt::TokioIo;
 use tempfile::TempDir;
 use tokio::runtime::Handle;
@@ -30,6 +31,7 @@ use tollgate::clock::{self, Instant};
 use tollgate::config::{GatewayConfig, Settings, SettingsSource};
 use tollgate::downstream::source::Source;
 use tollgate::pipeline::HttpStack;
+use tollgate::response::BoxError;
 use tollgate::routes::ops::Ops;
 use tollgate::store::{Store, StoreCapacity};
 use tollgate::upstream::{Attempt, Error, GatewayCall, GatewayReply, ScriptedClient};
@@ -39,18 +41,25 @@ use zeroize::Zeroizing;
 use super::accounting::Errand;
 use super::canary::Canary;
 use super::client::{Answer, Record};
+use super::gate::files_in;
 use super::received::{ReceivedRequest, fingerprint};
-use super::settings::{environment_of, no_rate_limit, whole};
+use super::settings::{environment_of, no_rate_limit, stored};
 use super::upstream::Charge;
 use super::{CHAT, PATIENCE, Reply, VIDEO, lock, log};
 
 /// The wall clock when a gate starts: 2025-11-20, noon.
-const START: Duration = Duration::from_secs(1_763_640_000);
+pub(crate) const START: Duration = Duration::from_secs(1_763_640_000);
+const WEBHOOK_SECRET: &str = "whsec_MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY=";
 const LISTING: &str = "/api/api-keys";
 /// The limit of the HTTP client for reads.
 const READ_TIMEOUT: Duration = Duration::from_secs(15);
 
 type Answering = Box<dyn Fn(&ReceivedRequest) -> Reply + Send + Sync>;
+
+/// Lets this time pass on a paused clock. All that is due in it happens at its time.
+pub(crate) async fn pass(time: Duration) {
+    sleep(time).await;
+}
 
 /// A scripted gateway. Its clones are the same one.
 #[derive(Clone)]
@@ -226,7 +235,7 @@ pub(crate) struct PausedGate {
     record: Arc<Record>,
     settings: String,
     folder: TempDir,
-    ledger: Option<PathBuf>,
+    wrap: Box<dyn Fn(Store) -> Store + Send + Sync>,
     running: Option<Running>,
     /// The number of charges that the gateway had made before.
     earlier: usize,
@@ -234,6 +243,7 @@ pub(crate) struct PausedGate {
 
 struct Running {
     stack: Arc<HttpStack>,
+    /// As it is without a wrapper.
     store: Store,
     ops: Ops,
     tasks: TaskTracker,
@@ -242,39 +252,37 @@ struct Running {
 }
 
 impl PausedGate {
-    /// Starts it with a ledger in memory. `settings` is a `proxy.toml` without `store`, to which
-    /// addresses and keys are added.
+    /// Starts it. `settings` is a `proxy.toml` to which addresses and keys are added, and a ledger in
+    /// memory if they name none. The wall clock begins at [`START`].
     pub(crate) async fn start(upstream: &PausedUpstream, settings: &str) -> Self {
-        Self::begin(upstream, settings, false).await
+        Self::on(upstream, settings, |store| store).await
     }
 
-    /// Does the same with a ledger in a file.
-    pub(crate) async fn on_disk(upstream: &PausedUpstream, settings: &str) -> Self {
-        Self::begin(upstream, settings, true).await
-    }
-
-    async fn begin(upstream: &PausedUpstream, settings: &str, is_on_disk: bool) -> Self {
+    /// Does the same on a store that `wrap` has wrapped.
+    pub(crate) async fn on(
+        upstream: &PausedUpstream,
+        settings: &str,
+        wrap: impl Fn(Store) -> Store + Send + Sync + 'static,
+    ) -> Self {
         log::start();
         clock::set_wall(Some(START));
-        let folder = TempDir::with_prefix("tollgate-paused-").unwrap();
         let mut gate = Self {
             upstream: upstream.clone(),
             record: Arc::default(),
-            settings: format!("store.url = \"memory\"\n{}", whole(settings)),
-            ledger: is_on_disk.then(|| folder.path().join("ledger.db")),
-            folder,
+            settings: stored(settings),
+            folder: TempDir::with_prefix("tollgate-paused-").unwrap(),
+            wrap: Box::new(wrap),
             running: None,
             earlier: upstream.charges().len(),
         };
-        let store = gate.open_ledger(None).await;
-        gate.running = Some(gate.run(store).await);
+        gate.running = Some(gate.run(None).await);
         gate
     }
 
-    /// Opens the ledger, or goes on with the one in memory.
-    async fn open_ledger(&self, memory: Option<Store>) -> Store {
+    /// Opens the ledger of these settings, or goes on with the one in memory.
+    async fn open_ledger(&self, settings: &Settings, memory: Option<Store>) -> Store {
         let wall = Arc::new(clock::wall);
-        if let Some(path) = &self.ledger {
+        if let Some(path) = settings.store.path() {
             return Store::serve_inline(path, wall, StoreCapacity::default()).expect("a ledger");
         }
         let store = memory.unwrap_or_else(|| Store::in_memory(wall));
@@ -282,8 +290,10 @@ impl PausedGate {
         store
     }
 
-    async fn run(&self, store: Store) -> Running {
+    async fn run(&self, memory: Option<Store>) -> Running {
         let settings = self.read_settings();
+        let memory = self.open_ledger(&settings, memory).await;
+        let store = (self.wrap)(memory.clone());
         let GatewayConfig { chat_timeout, video_timeout, .. } = settings.gateway;
         let upstream = self.upstream.clone();
         let client = ScriptedClient::new(move |attempt: Attempt| {
@@ -298,8 +308,7 @@ impl PausedGate {
         let text = settings.secret.clone();
         let secret = || Ok(Secret::new(text.expect("it is set").expose().as_bytes()));
         let runtime = Handle::current();
-        let preparing =
-            app::prepare_on(&settings, store.clone(), &runtime, &shutdown, secret, false);
+        let preparing = app::prepare_on(&settings, store, &runtime, &shutdown, secret, false);
         let mut shared = preparing.await.expect("a usable ledger");
         app::open(&shared, None).await.expect("a usable ledger");
         shared.scripted_client = Some(client);
@@ -321,13 +330,14 @@ impl PausedGate {
             readings: Arc::new(app.readings()),
             ..Ops::new(metrics, async || Ok(Vec::new()))
         };
-        Running { stack, store, ops, tasks, draining: shutdown.draining, background }
+        Running { stack, store: memory, ops, tasks, draining: shutdown.draining, background }
     }
 
     fn read_settings(&self) -> Settings {
         // No connection is made to it.
         let mut environment = environment_of("http://127.0.0.1:9", self.upstream.canaries());
         environment.extend(no_rate_limit(&self.settings));
+        environment.push(("TOLLGATE_WEBHOOK_SECRET".to_owned(), WEBHOOK_SECRET.to_owned()));
         let secret = |(name, value)| (name, Zeroizing::new(value));
         let source = SettingsSource {
             file: Some(("proxy.toml", &self.settings)),
@@ -350,9 +360,9 @@ impl PausedGate {
         }
         // What else holds the ledger would keep its file locked.
         drop((running.stack, running.ops, running.tasks));
-        let memory = self.ledger.is_none().then_some(running.store);
-        let store = self.open_ledger(memory).await;
-        self.running = Some(self.run(store).await);
+        let is_in_memory = self.settings.contains("\"memory\"");
+        let memory = is_in_memory.then_some(running.store);
+        self.running = Some(self.run(memory).await);
     }
 
     /// Begins to stop: queued purchases are refused. Calls are still answered.
@@ -385,7 +395,34 @@ impl PausedGate {
         body: &str,
     ) -> PausedCall {
         let errand = self.record.books.asked(method, target, headers, body);
-        let request = request(method, target, headers, body);
+        let mut request = request(method, target, headers);
+        if !body.is_empty() {
+            request = request.header("content-length", body.len());
+        }
+        self.call(errand, request.body(Full::from(Bytes::from(body.to_owned()))).unwrap())
+    }
+
+    /// Sends a request whose body comes in these pieces, each after this time.
+    pub(crate) fn send_slowly(
+        &self,
+        (method, target): (&str, &str),
+        headers: &[(&str, &str)],
+        pieces: impl IntoIterator<Item = (Duration, &'static str), IntoIter: Send + 'static>,
+    ) -> PausedCall {
+        // It is not known what the request buys.
+        self.record.books.blind();
+        let errand = self.record.books.asked(method, target, headers, "");
+        let body = stream::iter(pieces).then(async |(pause, piece)| {
+            sleep(pause).await;
+            Ok::<_, io::Error>(Frame::data(Bytes::from(piece)))
+        });
+        self.call(errand, request(method, target, headers).body(StreamBody::new(body)).unwrap())
+    }
+
+    fn call<B>(&self, errand: Errand, request: Request<B>) -> PausedCall
+    where
+        B: http_body::Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
+    {
         let (stack, record) = (Arc::clone(&self.running().stack), Arc::clone(&self.record));
         let source = Source { peer: (Ipv4Addr::LOCALHOST, 1_024).into(), tls: None };
         let task = tokio::spawn(async move {
@@ -431,21 +468,12 @@ impl PausedGate {
 
     /// Lets this time pass. All that is due in it happens at its time.
     pub(crate) async fn advance(&self, time: Duration) {
-        sleep(time).await;
+        pass(time).await;
     }
 
     /// Returns once all tasks wait, for the test or for a time to come. A millisecond passes.
     pub(crate) async fn settle(&self) {
         sleep(Duration::from_millis(1)).await;
-    }
-
-    /// Polls until `is_so` returns true, while time passes.
-    pub(crate) async fn until(&self, what: &str, mut is_so: impl FnMut() -> bool) {
-        let end = clock::now() + PATIENCE;
-        while !is_so() {
-            assert!(clock::now() < end, "not within {PATIENCE:?}: {what}");
-            self.settle().await;
-        }
     }
 
     /// From now on, keys may be used for other purchases.
@@ -480,11 +508,12 @@ impl Drop for PausedGate {
         if std::thread::panicking() {
             return;
         }
-        let places = [
-            ("what clients were sent", lock(&self.record.received).clone()),
-            ("what was logged", log::since(self.upstream.0.logged)),
-            ("/metrics", metrics.into_bytes()),
+        let mut places = vec![
+            ("what clients were sent".to_owned(), lock(&self.record.received).clone()),
+            ("what was logged".to_owned(), log::since(self.upstream.0.logged)),
+            ("/metrics".to_owned(), metrics.into_bytes()),
         ];
+        places.extend(files_in(self.folder.path()));
         for (place, text) in &places {
             self.upstream.canaries().iter().for_each(|key| key.assert_absent(place, text));
         }
@@ -501,11 +530,15 @@ pub(crate) struct PausedCall {
 }
 
 impl PausedCall {
-    pub(crate) async fn answer(mut self) -> Answer {
-        let answer = (&mut self.task).await.expect("the gate does not panic");
-        let answer = answer.expect("the gate answers");
+    pub(crate) async fn answer(self) -> Answer {
+        self.try_answer().await.expect("the gate answers")
+    }
+
+    /// Returns the answer, or `None` if the connection ends before it is whole.
+    pub(crate) async fn try_answer(mut self) -> Option<Answer> {
+        let answer = (&mut self.task).await.ok().flatten()?;
         self.record.books.answered(&answer, self.errand.take());
-        answer
+        Some(answer)
     }
 
     /// Whether the answer is there.
@@ -523,27 +556,19 @@ impl Drop for PausedCall {
     }
 }
 
-fn request(
-    method: &str,
-    target: &str,
-    headers: &[(&str, &str)],
-    body: &str,
-) -> Request<Full<Bytes>> {
+fn request(method: &str, target: &str, headers: &[(&str, &str)]) -> request::Builder {
     let mut request = Request::builder().method(method).uri(target);
     let has = |name: &str| headers.iter().any(|(known, _)| known.eq_ignore_ascii_case(name));
     if !has("host") {
         request = request.header("host", "localhost");
     }
-    if !body.is_empty() {
-        request = request.header("content-length", body.len());
-        if !has("content-type") {
-            request = request.header("content-type", "application/json");
-        }
+    if method == "POST" && !has("content-type") {
+        request = request.header("content-type", "application/json");
     }
     for (name, value) in headers {
         request = request.header(*name, *value);
     }
-    request.body(Bytes::from(body.to_owned()).into()).unwrap()
+    request
 }
 
 /// Reads the response to its end, as the connection does. Returns `None` if it breaks off.

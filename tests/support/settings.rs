@@ -13,6 +13,13 @@ pub(super) fn whole(settings: &str) -> String {
     format!("{limits}{settings}")
 }
 
+/// Adds limits, and a store in memory if the text names none.
+pub(super) fn stored(settings: &str) -> String {
+    let has_store = settings.contains("store.url");
+    let store = if has_store { "" } else { "store.url = \"memory\"\n" };
+    format!("{store}{}", whole(settings))
+}
+
 /// Sets free ports, the gateway's address and its keys.
 pub(super) fn environment(upstream: &Upstream) -> Vec<(String, String)> {
     environment_of(&format!("http://{}", upstream.address()), upstream.canaries())

@@ -1,18 +1,10 @@
 //! A restart begins with the slots that the last process took, and with the limit that the gateway told it.
 
 use super::*;
+use crate::support::STORES;
 
 const AUTO: &str = "gateway.rate_limit = \"auto\"";
 const MINUTE: Duration = Duration::from_secs(60);
-
-async fn gate_on(is_on_disk: bool, upstream: &PausedUpstream, settings: &str) -> PausedGate {
-    let settings = trusting(settings);
-    if is_on_disk {
-        PausedGate::on_disk(upstream, &settings).await
-    } else {
-        PausedGate::start(upstream, &settings).await
-    }
-}
 
 /// Answers each of so many callers, all at once.
 async fn chats(gate: &PausedGate, count: usize) -> usize {
@@ -22,11 +14,11 @@ async fn chats(gate: &PausedGate, count: usize) -> usize {
 
 #[tokio::test(start_paused = true)]
 async fn rate_limit_survives_a_restart() {
-    for is_on_disk in [false, true] {
+    for store in STORES {
         let upstream = upstream();
-        let settings =
-            "gateway.rate_limit = { requests = 3, seconds = 60 }\ngateway.max_wait = \"2m\"";
-        let mut gate = gate_on(is_on_disk, &upstream, settings).await;
+        let limit = "gateway.rate_limit = { requests = 3, seconds = 60 }";
+        let settings = format!("{store}\n{limit}\ngateway.max_wait = \"2m\"");
+        let mut gate = gate(&upstream, &settings).await;
         assert_eq!(chats(&gate, 3).await, 3);
         gate.advance(MINUTE / 2).await;
         gate.restart().await;
@@ -41,11 +33,11 @@ async fn rate_limit_survives_a_restart() {
 
 #[tokio::test(start_paused = true)]
 async fn small_rate_limit_holds_after_a_restart_with_silent_billing() {
-    for is_on_disk in [false, true] {
+    for store in STORES {
         let upstream = upstream();
         upstream.set_listing(books(5, 60));
-        let settings = format!("{AUTO}\ngateway.max_wait = \"7s\"");
-        let mut gate = gate_on(is_on_disk, &upstream, &settings).await;
+        let settings = format!("{store}\n{AUTO}\ngateway.max_wait = \"7s\"");
+        let mut gate = gate(&upstream, &settings).await;
         gate.settle().await;
         assert_eq!(gate.figure("rate_limit_free"), 4, "the limit is known");
         assert_eq!(chats(&gate, 8).await, 4);
@@ -59,10 +51,10 @@ async fn small_rate_limit_holds_after_a_restart_with_silent_billing() {
 
 #[tokio::test(start_paused = true)]
 async fn large_account_is_served_right_after_a_restart_under_load() {
-    for is_on_disk in [false, true] {
+    for store in STORES {
         let upstream = upstream();
         upstream.set_listing(books(1_000, 60));
-        let mut gate = gate_on(is_on_disk, &upstream, AUTO).await;
+        let mut gate = gate(&upstream, &format!("{store}\n{AUTO}")).await;
         gate.settle().await;
         assert!(gate.figure("rate_limit_free") > 900, "the limit is known");
         assert_eq!(chats(&gate, 120).await, 120);
