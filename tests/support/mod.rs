@@ -18,6 +18,7 @@ pub(crate) mod log;
 pub(crate) mod login;
 pub(crate) mod login_service;
 pub(crate) mod members;
+pub(crate) mod paused;
 #[expect(dead_code, reason = "tests of the stores use the rest")]
 pub(crate) mod postgres;
 pub(crate) mod process;
@@ -73,6 +74,17 @@ pub(crate) fn becomes_so(max_wait: Duration, mut is_so: impl FnMut() -> bool) ->
         std::thread::sleep(PAUSE);
     }
     false
+}
+
+/// Polls within a runtime until `is_so` returns true, for at most [`PATIENCE`].
+pub(crate) async fn eventually(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
+    let becomes_so = async {
+        while !is_so().await {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    let waiting = tokio::time::timeout(PATIENCE, becomes_so);
+    assert!(waiting.await.is_ok(), "not within {PATIENCE:?}: {what}");
 }
 
 /// Returns the result of the first attempt for which the machine was fast enough. Times of settings
