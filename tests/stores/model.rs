@@ -148,19 +148,23 @@ proptest! {
     }
 }
 
-proptest! {
-    #![proptest_config(ProptestConfig::with_cases(12))]
+mod postgres {
+    use super::*;
 
-    #[test]
-    fn shared_store_matches_the_oracle_and_sqlite(verbs in vec(verbs(), 1..40)) {
-        run(async {
-            let capacity = StoreCapacity::default();
-            let stores = vec![Fixture::in_memory(capacity), Fixture::on_postgres().await];
-            let mut all = All::new(capacity, stores).await;
-            all.follow(verbs).await;
-            all.stores[1].stop();
-            assert_eq!(all.stores[1].database().sql(WRONG_COUNTERS), "0");
-        });
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(12))]
+
+        #[test]
+        fn shared_store_matches_the_oracle_and_sqlite(verbs in vec(verbs(), 1..40)) {
+            run(async {
+                let capacity = StoreCapacity::default();
+                let stores = vec![Fixture::in_memory(capacity), Fixture::on_postgres().await];
+                let mut all = All::new(capacity, stores).await;
+                all.follow(verbs).await;
+                all.stores[1].stop();
+                assert_eq!(all.stores[1].database().sql(WRONG_COUNTERS), "0");
+            });
+        }
     }
 }
 
