@@ -17,6 +17,7 @@ use tollgate::store::{
 };
 
 use crate::cluster::{Cluster, Database};
+use crate::moment::PATIENCE;
 
 /// 2025-11-20, noon.
 pub(crate) const START: Duration = Duration::from_secs(1_763_640_000);
@@ -246,7 +247,9 @@ async fn instance(url: &str, clock: Option<Clock>) -> Store {
     let target = PostgresTarget::parse(url, MoneyKind::Play, InstanceKind::Server);
     let target = target.expect("an address").with_instance_name("test".to_owned());
     let opened = match clock {
-        Some(clock) => bounded(Store::open_postgres_at(target, clock)).await,
+        Some(clock) => {
+            bounded(Store::open_postgres_at(target.with_patience(PATIENCE), clock)).await
+        }
         None => bounded(Store::open_postgres_here(target)).await,
     };
     opened.expect("it opens")
@@ -259,7 +262,7 @@ fn clock(time: &Arc<Mutex<Duration>>) -> Clock {
 
 /// No answer takes longer than this.
 pub(crate) async fn bounded<T>(answer: impl Future<Output = T>) -> T {
-    tokio::time::timeout(Duration::from_secs(60), answer).await.expect("an answer in time")
+    tokio::time::timeout(PATIENCE, answer).await.expect("an answer in time")
 }
 
 /// Copies a ledger that may be open. Another process does it: closing the file in this one would drop

@@ -149,7 +149,7 @@ async fn last_use_of_a_token_is_no_change(fixture: Fixture) {
         let used = vec![(identity("laptop"), START + at * SECOND), (identity("a"), START)];
         // The shared ledger keeps it back for a second, or until another step comes.
         let recorded = bounded(fixture.store.mark_tokens_used(used));
-        tokio::join!(recorded, fixture.version()).0.expect("recorded");
+        tokio::join!(recorded, fixture.tokens("a")).0.expect("recorded");
         let last = fixture.tokens("a").await.remove(0).last_used;
         assert_eq!(last, Some(START + expected * SECOND));
     }

@@ -9,7 +9,7 @@ use super::timed::{RECONNECT, Timed};
 use super::wire::{Course, Wire};
 use crate::cluster::Cluster;
 use crate::fixture::*;
-use crate::moment::until;
+use crate::moment::{moment, until};
 
 /// A store behind a wire, and the fixture's own beside it.
 struct Faulty {
@@ -128,6 +128,7 @@ async fn deaf_database_sells_nothing_and_recovers_without_a_restart() {
     faulty.store.settle_later(sent.id, Settlement::Unknown);
     assert!(bounded(faulty.store.ensure_usable()).await.is_err());
     faulty.wire.set(Course::Down);
+    moment().await;
     faulty.wire.set(Course::Pass);
     faulty.becomes(&sent, "unknown").await;
     faulty.recovers().await;

@@ -135,7 +135,7 @@ async fn dead_instance_is_buried_and_its_testimony_is_heard() {
 
     cut_off.settle_later(sent.id, charged(PRICE, "hello"));
     wire.set(Course::Pass);
-    fixture.pass(BEAT, &[&fixture.store, &cut_off]).await;
+    fixture.pass(2 * BEAT, &[&fixture.store, &cut_off]).await;
     bounded(cut_off.ensure_usable()).await.expect("it has joined again");
     assert_eq!(state(&fixture, &sent).await, "charged");
     assert_eq!(fixture.replayed(&keyed("sent", "p")).await, Some(reply("hello")));
