@@ -5,16 +5,17 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::{join, join_all};
-use tollgate::store::postgres::{InstanceKind, PostgresTarget};
 use tollgate::store::{
-    AccountLimit, AccountStatus, MoneyKind, ReserveError, Settlement, SlotLimit, SlotRate, Store,
-    WantedSlot,
+    AccountLimit, AccountStatus, BudgetScope, Reservation, ReserveError, Settlement, SlotLimit,
+    SlotRate, Store, WantedSlot,
 };
 
+use super::fleet::{LIFETIME, fleet, granted, leave, purchases, slots, turn};
+use super::timed::{BEAT, Timed};
+use super::wire::{Course, Wire};
+use crate::cluster::Cluster;
 use crate::fixture::*;
-use crate::fleet::{LIFETIME, fleet, granted, leave, purchases, slots, turn};
-use crate::instances::{LOCK_WAITS, blocker, wait_for};
-use crate::postgres::Cluster;
+use crate::moment::until;
 
 /// Buys, and returns whether the purchase has its slot and is marked as sent.
 async fn is_sent(store: &Store, slot: WantedSlot) -> bool {
@@ -130,23 +131,19 @@ async fn refusal_of_the_gateway_stops_purchases_at_all_instances() {
     assert!(is_sent(&other, wanted(9)).await);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn jump_of_the_databases_clock_frees_no_slot_for_purchases() {
-    let cluster = Cluster::with_own_clock();
-    let database = cluster.database();
-    let target = PostgresTarget::parse(&database.url(), MoneyKind::Play, InstanceKind::Server);
-    let store = bounded(Store::open_postgres(target.unwrap())).await.expect("it joins");
+    let fixture = Timed::new().await;
     for _ in 0..2 {
         let slot = wanted(2);
-        assert!(is_sent(&store, slot).await);
-        store.slot_replied(slot.id);
+        assert!(is_sent(&fixture.store, slot).await);
+        fixture.store.slot_replied(slot.id);
     }
-    while turn(&store, &[], 2).await.next_free_in.is_none() {
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
-    cluster.set_ahead(90);
-    assert!(!is_sent(&store, wanted(2)).await);
-    assert_eq!(database.sql("SELECT count(*) FROM slots"), "2");
+    fixture.pass(BEAT, &[&fixture.store]).await;
+    assert!(turn(&fixture.store, &[], 2).await.next_free_in.is_some());
+    fixture.set_database_ahead(90 * SECOND).await;
+    assert!(!is_sent(&fixture.store, wanted(2)).await);
+    assert_eq!(fixture.database().sql("SELECT count(*) FROM slots"), "2");
 }
 
 #[tokio::test]
@@ -165,9 +162,7 @@ async fn purchases_and_turns_read_no_slots_that_are_free_again() {
     // A connection reports what it has read when it ends.
     let open = "SELECT count(*) FROM pg_stat_activity
         WHERE datname = current_database() AND application_name LIKE 'tollgate %'";
-    while fixture.database().sql(open) != "0" {
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
+    until("all have ended", async || fixture.database().sql(open) == "0").await;
     let read =
         "SELECT seq_tup_read + idx_tup_fetch FROM pg_stat_user_tables WHERE relname = 'slots'";
     let read: u64 = fixture.database().sql(read).parse().expect("a count");
@@ -175,21 +170,25 @@ async fn purchases_and_turns_read_no_slots_that_are_free_again() {
 }
 
 /// If the task of a purchase ends while its hold is in flight, the release must not overtake the hold.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test(start_paused = true)]
 async fn slot_of_a_purchase_that_is_dropped_before_its_answer_is_free() {
-    let fixture = Fixture::on_postgres().await;
-    let (purchase, slot) = (keyed("a", "p"), wanted(9));
-    let blocker = blocker(&fixture, "SELECT 1 FROM account FOR UPDATE").await;
-    let store = fixture.store.clone();
+    let fixture = Timed::new().await;
+    let wire = Wire::to(Cluster::shared().address()).await;
+    let store = fixture.join_at(&fixture.database().url_at(wire.address)).await;
+    let purchase = Reservation { caller: "marked-ann".into(), ..keyed("a", "p") };
+    let slot = wanted(9);
+    wire.set(Course::Hold("marked-ann"));
     let mut held = Box::pin(store.reserve_and_send(&purchase, slot, AccountStatus::Confirmed));
     assert!(held.as_mut().now_or_never().is_none());
-    wait_for("the hold waits", || fixture.database().sql(LOCK_WAITS) == "1").await;
+    bounded(wire.is_holding()).await;
     drop(held);
-    fixture.store.release_slot(slot.id);
-    fixture.store.settle_later(purchase.id, Settlement::Released);
+    store.release_slot(slot.id);
+    store.settle_later(purchase.id, Settlement::Released);
     // A turn comes after the release.
-    assert_eq!(granted(&fixture.store, &[], 9).await, []);
-    blocker.client.batch_execute("ROLLBACK").await.unwrap();
-    assert_eq!(fixture.total().await.day, Default::default());
+    assert_eq!(granted(&store, &[], 9).await, []);
+    wire.set(Course::Pass);
+    let spent = bounded(store.current_spend(BudgetScope::Total)).await.expect("counted");
+    assert_eq!(spent.day, Default::default());
+    assert_eq!(fixture.database().sql("SELECT state FROM purchases"), "released");
     assert_eq!(fixture.database().sql("SELECT count(*) FROM slots"), "0");
 }

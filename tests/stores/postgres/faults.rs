@@ -1,23 +1,26 @@
 //! The connection to the shared ledger fails at the worst moments. Nothing is counted twice or lost.
 
-use std::time::Duration;
+use std::pin::pin;
 
+use futures_util::FutureExt;
 use tollgate::store::{AccountStatus, Reservation, ReserveError, Settlement, Store};
 
+use super::timed::{RECONNECT, Timed};
+use super::wire::{Course, Wire};
+use crate::cluster::Cluster;
 use crate::fixture::*;
-use crate::postgres::Cluster;
-use crate::wire::{Course, Wire};
+use crate::moment::{moment, until};
 
 /// A store behind a wire, and the fixture's own beside it.
 struct Faulty {
-    fixture: Fixture,
+    fixture: Timed,
     store: Store,
     wire: Wire,
 }
 
 impl Faulty {
     async fn new() -> Self {
-        let fixture = Fixture::on_postgres().await;
+        let fixture = Timed::new().await;
         let wire = Wire::to(Cluster::shared().address()).await;
         let store = fixture.join_at(&fixture.database().url_at(wire.address)).await;
         Self { fixture, store, wire }
@@ -29,20 +32,18 @@ impl Faulty {
     }
 
     async fn becomes(&self, reservation: &Reservation, expected: &str) {
-        bounded(async {
-            while self.state(reservation) != expected {
-                tokio::time::sleep(Duration::from_millis(50)).await;
-            }
+        until(expected, async || {
+            self.fixture.advance(RECONNECT).await;
+            self.state(reservation) == expected
         })
         .await;
     }
 
     /// Buys as soon as the store reaches the database again.
     async fn recovers(&self) {
-        bounded(async {
-            while self.store.reserve(&reservation("bob", PRICE)).await.is_err() {
-                tokio::time::sleep(Duration::from_millis(50)).await;
-            }
+        until("it sells again", async || {
+            self.fixture.advance(RECONNECT).await;
+            self.store.reserve(&reservation("bob", PRICE)).await.is_ok()
         })
         .await;
     }
@@ -56,7 +57,7 @@ fn is_unavailable(held: &Result<impl Sized, ReserveError>) -> bool {
     matches!(held, Err(ReserveError::Unavailable(_)))
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test(start_paused = true)]
 async fn hold_with_a_lost_answer_is_released() {
     let faulty = Faulty::new().await;
     let lost = ann("k");
@@ -67,7 +68,7 @@ async fn hold_with_a_lost_answer_is_released() {
     bounded(faulty.store.reserve(&ann("k"))).await.unwrap();
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test(start_paused = true)]
 async fn hold_without_a_commit_never_was() {
     let faulty = Faulty::new().await;
     let lost = ann("k");
@@ -80,7 +81,7 @@ async fn hold_without_a_commit_never_was() {
     assert_eq!(faulty.fixture.of("marked-ann").await.day, PRICE);
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test(start_paused = true)]
 async fn settlement_with_a_lost_answer_counts_once() {
     let faulty = Faulty::new().await;
     let bought = ann("k");
@@ -96,7 +97,7 @@ async fn settlement_with_a_lost_answer_counts_once() {
     assert_eq!(faulty.fixture.replayed(&ann("k")).await, Some(reply("marked-reply")));
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test(start_paused = true)]
 async fn settlement_without_a_commit_is_made_again() {
     let faulty = Faulty::new().await;
     let bought = ann("k");
@@ -109,18 +110,25 @@ async fn settlement_without_a_commit_is_made_again() {
     assert_eq!(faulty.fixture.of("marked-ann").await.day, PRICE);
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test(start_paused = true)]
 async fn deaf_database_sells_nothing_and_recovers_without_a_restart() {
     let faulty = Faulty::new().await;
     let sent = ann("sent");
     bounded(faulty.store.reserve(&sent)).await.unwrap();
     bounded(faulty.store.mark_sent(sent.id, AccountStatus::Confirmed)).await.unwrap();
     faulty.wire.set(Course::Deaf);
-    assert!(is_unavailable(&bounded(faulty.store.reserve(&ann("k"))).await));
+    let refused = ann("k");
+    let mut refused = pin!(faulty.store.reserve(&refused));
+    until("it waits for no longer", async || {
+        faulty.fixture.advance(SECOND).await;
+        refused.as_mut().now_or_never().is_some_and(|held| is_unavailable(&held))
+    })
+    .await;
     // What was sent is recorded when the database is back.
     faulty.store.settle_later(sent.id, Settlement::Unknown);
     assert!(bounded(faulty.store.ensure_usable()).await.is_err());
     faulty.wire.set(Course::Down);
+    moment().await;
     faulty.wire.set(Course::Pass);
     faulty.becomes(&sent, "unknown").await;
     faulty.recovers().await;

@@ -13,7 +13,7 @@ use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 use tollgate::store::postgres::{InstanceKind, PostgresTarget, connect};
 use tollgate::store::{Cause, MoneyKind, Reason};
 
-use crate::postgres::Cluster;
+use crate::cluster::Cluster;
 
 fn target(address: &str, money: MoneyKind) -> PostgresTarget {
     let target = PostgresTarget::parse(address, money, InstanceKind::Server).expect("an address");

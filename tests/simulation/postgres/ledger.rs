@@ -9,7 +9,7 @@ use tollgate::contract::money::Usd;
 use tollgate::store::PurchaseId;
 use uuid::Uuid;
 
-use crate::postgres::{Cluster, Database};
+use crate::cluster::{Cluster, Database};
 
 /// Statements of the store find this clock before the database's own. A process may see it with a
 /// deviation.

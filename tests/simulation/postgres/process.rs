@@ -2,7 +2,6 @@
 //! `kill -9`; not running it is a SIGSTOP.
 
 use std::sync::mpsc;
-use std::thread;
 use std::time::Duration;
 
 use tokio::runtime::{Builder, Runtime};
@@ -15,7 +14,8 @@ use tollgate::store::{
 };
 
 use super::wire::{Course, Edit, Wire};
-use crate::postgres::{Cluster, Database};
+use crate::cluster::{Cluster, Database};
+use crate::moment::moment;
 
 /// How often a process that stops is run, at most.
 const MAX_PASSES: u32 = 500;
@@ -153,7 +153,7 @@ impl Process {
             if is_reached {
                 return true;
             }
-            thread::sleep(Duration::from_millis(1));
+            self.runtime.block_on(moment());
         }
         false
     }

@@ -2,10 +2,10 @@
 //! buried.
 
 use std::pin::pin;
-use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::join_all;
+use tollgate::contract::event::EventKind;
 use tollgate::contract::money::Usd;
 use tollgate::store::postgres::{InstanceKind, PostgresConnection, PostgresTarget, connect};
 use tollgate::store::{
@@ -13,9 +13,12 @@ use tollgate::store::{
     ReserveError, SecretRecord, Settlement, SpendLimit, Store,
 };
 
+use super::timed::{BEAT, Timed};
+use super::wire::{Course, Wire};
+use crate::cluster::Cluster;
 use crate::fixture::*;
-use crate::postgres::Cluster;
-use crate::wire::{Course, Wire};
+use crate::moment::until;
+use crate::outbox::{LEASE, claim, hook, low, raise, want};
 
 async fn state(fixture: &Fixture, reservation: &Reservation) -> String {
     let ask = format!("SELECT state FROM purchases WHERE id = '{}'", reservation.id);
@@ -33,25 +36,6 @@ pub(crate) async fn blocker(fixture: &Fixture, lock: &str) -> PostgresConnection
     let begin = "SET idle_in_transaction_session_timeout = 0; BEGIN;";
     blocker.client.batch_execute(&format!("{begin} {lock}")).await.unwrap();
     blocker
-}
-
-pub(crate) async fn wait_for(what: &str, is_so: impl Fn() -> bool) {
-    let poll = async {
-        while !is_so() {
-            tokio::time::sleep(Duration::from_millis(100)).await;
-        }
-    };
-    assert!(tokio::time::timeout(Duration::from_secs(120), poll).await.is_ok(), "{what}");
-}
-
-/// Waits for a state that only the stores can bring about.
-async fn becomes(fixture: &Fixture, reservation: &Reservation, expected: &str) {
-    bounded(async {
-        while state(fixture, reservation).await != expected {
-            tokio::time::sleep(Duration::from_millis(100)).await;
-        }
-    })
-    .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -125,41 +109,47 @@ async fn stopped_instance_leaves_nothing_open() {
     fixture.reserve(&keyed("held", "q")).await.unwrap();
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test(start_paused = true)]
 async fn dead_instance_is_buried_and_its_testimony_is_heard() {
-    let fixture = Fixture::on_postgres().await;
+    let fixture = Timed::new().await;
     let wire = Wire::to(Cluster::shared().address()).await;
     let cut_off = fixture.join_at(&fixture.database().url_at(wire.address)).await;
+    let living = [&fixture.store];
     let (held, sent) = (keyed("held", "p"), keyed("sent", "p"));
     bounded(cut_off.reserve(&held)).await.unwrap();
     bounded(cut_off.reserve(&sent)).await.unwrap();
     bounded(cut_off.mark_sent(sent.id, AccountStatus::Confirmed)).await.unwrap();
+    // Others declare it dead only after they have lived as long themselves.
+    fixture.pass(20 * SECOND, &[&fixture.store, &cut_off]).await;
     assert!(cut_off.may_send(held.id) && cut_off.may_send(sent.id));
 
     wire.set(Course::Down);
-    becomes(&fixture, &sent, "unknown").await;
-    assert_eq!(state(&fixture, &held).await, "released");
+    fixture.pass(14 * SECOND, &living).await;
     assert!(!cut_off.may_send(held.id), "its own lease ends before that of others");
+    assert_eq!((state(&fixture, &held).await, state(&fixture, &sent).await), both("held", "sent"));
+    fixture.pass(4 * SECOND, &living).await;
+    let ended = both("released", "unknown");
+    assert_eq!((state(&fixture, &held).await, state(&fixture, &sent).await), ended);
     assert_eq!(fixture.total().await.day, PRICE);
     bounded(cut_off.reserve(&keyed("late", "p"))).await.unwrap_err();
 
     cut_off.settle_later(sent.id, charged(PRICE, "hello"));
     wire.set(Course::Pass);
-    becomes(&fixture, &sent, "charged").await;
+    fixture.pass(2 * BEAT, &[&fixture.store, &cut_off]).await;
+    bounded(cut_off.ensure_usable()).await.expect("it has joined again");
+    assert_eq!(state(&fixture, &sent).await, "charged");
     assert_eq!(fixture.replayed(&keyed("sent", "p")).await, Some(reply("hello")));
     // It joins again under a new number, and what it held before is not its any more.
-    bounded(async {
-        while cut_off.ensure_usable().await.is_err() {
-            tokio::time::sleep(Duration::from_millis(100)).await;
-        }
-    })
-    .await;
     bounded(cut_off.mark_sent(held.id, AccountStatus::Confirmed)).await.unwrap_err();
     assert!(!cut_off.may_send(held.id), "the lease is of another number");
     let again = keyed("held", "q");
     bounded(cut_off.reserve(&again)).await.unwrap();
     assert!(cut_off.may_send(again.id));
     bounded(cut_off.mark_sent(again.id, AccountStatus::Confirmed)).await.unwrap();
+}
+
+fn both(one: &str, other: &str) -> (String, String) {
+    (one.to_owned(), other.to_owned())
 }
 
 #[tokio::test]
@@ -201,42 +191,46 @@ async fn settlements_of_an_unknown_outcome_move_the_counters_once() {
 
 /// A decision that waits in its queue while others end this instance is refused, although the
 /// instance has joined again by the time it is sent.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test(start_paused = true)]
 async fn step_from_before_a_rejoin_is_refused() {
-    let fixture = Fixture::on_postgres().await;
-    let database = fixture.database();
+    let fixture = Timed::new().await;
+    let wire = Wire::to(Cluster::shared().address()).await;
+    let store = fixture.join_at(&fixture.database().url_at(wire.address)).await;
     let held = keyed("held", "p");
-    fixture.reserve(&held).await.unwrap();
-    let blocker = blocker(&fixture, "SELECT 1 FROM account FOR UPDATE").await;
-    let (first, store) = (keyed("first", "p"), fixture.store.clone());
-    let first = tokio::spawn(async move { store.reserve(&first).await });
-    wait_for("the lane is busy", || database.sql(LOCK_WAITS) == "1").await;
-    let store = fixture.store.clone();
+    bounded(store.reserve(&held)).await.unwrap();
+    wire.set(Course::Hold("marked-first"));
+    let first = Reservation { caller: "marked-first".into(), ..keyed("first", "p") };
+    let mut first = pin!(store.reserve(&first));
+    assert!(first.as_mut().now_or_never().is_none());
+    bounded(wire.is_holding()).await;
     let mut mark = pin!(store.mark_sent(held.id, AccountStatus::Confirmed));
-    // Its first poll puts it into the queue.
+    // Its first poll puts it into the queue, behind what the wire keeps back.
     assert!(mark.as_mut().now_or_never().is_none());
-    database.sql("UPDATE instances SET ended = until");
     let alive = "SELECT count(*) FROM instances WHERE ended IS NULL";
-    wait_for("the instance has joined again", || database.sql(alive) == "1").await;
-    blocker.client.batch_execute("ROLLBACK").await.unwrap();
+    fixture.database().sql("UPDATE instances SET ended = until");
+    fixture.advance(BEAT).await;
+    let have_joined = async || fixture.database().sql(alive) == "2";
+    until("both instances have joined again", have_joined).await;
+    wire.set(Course::Pass);
     let refused = bounded(mark).await.unwrap_err().to_string();
     assert!(refused.contains("declared dead"), "{refused}");
     drop(bounded(first).await);
     assert_eq!(state(&fixture, &held).await, "held");
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test(start_paused = true)]
 async fn heartbeat_waits_for_no_reply() {
-    let fixture = Fixture::on_postgres().await;
+    let fixture = Timed::new().await;
     let database = fixture.database();
     let bought = fixture.buy(&keyed("k", "p"), "hello").await;
     let blocker = blocker(&fixture, "LOCK TABLE replies IN ACCESS EXCLUSIVE MODE").await;
     let store = fixture.store.clone();
     let replies = tokio::spawn(async move { join_all((0..20).map(|_| store.reply(bought))).await });
-    wait_for("a read waits", || database.sql(LOCK_WAITS) == "1").await;
+    until("a read waits", async || database.sql(LOCK_WAITS) == "1").await;
     let beat = || database.sql("SELECT max(beat) FROM instances").parse::<i64>().unwrap();
     let before = beat();
-    wait_for("a heartbeat", || {
+    fixture.advance(BEAT).await;
+    until("a heartbeat", async || {
         assert!(!replies.is_finished(), "the heartbeat waits for replies");
         beat() > before
     })
@@ -283,10 +277,10 @@ async fn outcome_of_a_lost_purchase_is_counted() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn open_purchases_of_a_dead_number_are_swept_by_others() {
-    let fixture = Fixture::on_postgres().await;
-    let _other = fixture.join().await;
+    let fixture = Timed::new().await;
+    let other = fixture.join().await;
     let (held, sent) = (keyed("held", "p"), keyed("sent", "p"));
     fixture.reserve(&held).await.unwrap();
     fixture.send(&sent).await;
@@ -294,9 +288,11 @@ async fn open_purchases_of_a_dead_number_are_swept_by_others() {
     fixture
         .database()
         .sql("UPDATE instances SET ended = until WHERE id = (SELECT min(id) FROM instances)");
-    fixture.pass(60 * SECOND);
-    becomes(&fixture, &held, "released").await;
-    becomes(&fixture, &sent, "unknown").await;
+    fixture.pass(28 * SECOND, &[&fixture.store, &other]).await;
+    assert_eq!((state(&fixture, &held).await, state(&fixture, &sent).await), both("held", "sent"));
+    fixture.pass(16 * SECOND, &[&fixture.store, &other]).await;
+    let ended = both("released", "unknown");
+    assert_eq!((state(&fixture, &held).await, state(&fixture, &sent).await), ended);
     assert_eq!(fixture.total().await.day, PRICE);
 }
 
@@ -325,62 +321,97 @@ fn dead_server(number: i64) -> String {
     )
 }
 
-#[tokio::test]
+const REFUSE_BEATS: &str = "CREATE SEQUENCE attempts;
+    CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS
+        $$ BEGIN PERFORM nextval('attempts'); RAISE 'not now'; END $$;
+    CREATE TRIGGER refuse BEFORE UPDATE OF beat ON instances
+        FOR EACH ROW EXECUTE FUNCTION refuse()";
+
+#[tokio::test(start_paused = true)]
 async fn server_without_an_answer_to_its_heartbeat_declares_nobody_dead() {
-    let fixture = Fixture::on_postgres().await;
-    let database = fixture.database();
+    let fixture = Timed::new().await;
+    let (database, servers) = (fixture.database(), [&fixture.store]);
     database.sql(&dead_server(1_000));
     let is_dead = |number: i64| {
         database.sql(&format!("SELECT ended IS NOT NULL FROM instances WHERE id = {number}")) == "t"
     };
-    wait_for("the first is declared dead", || is_dead(1_000)).await;
-    database.sql(&format!(
-        "CREATE SEQUENCE attempts;
-        CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS
-            $$ BEGIN PERFORM nextval('attempts'); RAISE 'not now'; END $$;
-        CREATE TRIGGER refuse BEFORE UPDATE OF beat ON instances
-            FOR EACH ROW EXECUTE FUNCTION refuse();
-        {}",
-        dead_server(1_001)
-    ));
-    let attempts = "SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM attempts";
-    // What the first two cause has happened by then.
-    let refused = || database.sql(attempts).parse::<i64>().unwrap() >= 3;
-    wait_for("three heartbeats are refused", refused).await;
-    assert!(!is_dead(1_001));
+    fixture.pass_until("the first is declared dead", &servers, || is_dead(1_000)).await;
+    database.sql(&format!("{REFUSE_BEATS}; {}", dead_server(1_001)));
+    fixture.pass(3 * BEAT, &servers).await;
+    let attempts: u32 = database.sql("SELECT last_value FROM attempts").parse().unwrap();
+    assert!(attempts >= 3 && !is_dead(1_001), "{attempts}");
     database.sql("DROP TRIGGER refuse ON instances");
-    wait_for("the second is declared dead", || is_dead(1_001)).await;
+    fixture.pass(BEAT, &servers).await;
+    assert!(is_dead(1_001));
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn heartbeat_does_not_wait_until_slots_are_kept_after_a_clock_jump() {
-    let cluster = Cluster::with_own_clock();
-    let database = cluster.database();
-    let open = |kind| PostgresTarget::parse(&database.url(), MoneyKind::Play, kind).unwrap();
-    let store = bounded(Store::open_postgres(open(InstanceKind::Server))).await.unwrap();
-    let beat = "SELECT max(beat) FROM instances";
-    wait_for("a heartbeat", || database.sql(beat) != "0").await;
-    let blocker = connect(&open(InstanceKind::Command)).await.unwrap();
-    let lock =
-        "SET idle_in_transaction_session_timeout = 0; BEGIN; SELECT 1 FROM rate_limit FOR UPDATE";
-    blocker.client.batch_execute(lock).await.unwrap();
-    cluster.set_ahead(90);
+    let fixture = Timed::new().await;
+    let database = fixture.database();
+    fixture.pass(BEAT, &[&fixture.store]).await;
+    let blocker = blocker(&fixture, "SELECT 1 FROM rate_limit FOR UPDATE").await;
+    fixture.set_database_ahead(90 * SECOND).await;
     // One statement waits for the lock for five seconds at most, then a later one does.
-    let waits = format!(
-        "SELECT coalesce(max(xact_start::text), ''), ({beat}) FROM pg_stat_activity
-        WHERE datname = current_database() AND wait_event_type = 'Lock'"
-    );
-    let first = std::cell::RefCell::new((String::new(), String::new()));
-    wait_for("a heartbeat while slots wait", || {
-        let now = database.sql(&waits);
-        let (wait, beat) = now.split_once('|').unwrap();
-        let mut first = first.borrow_mut();
-        if wait.is_empty() || *wait != first.0 {
-            *first = (wait.to_owned(), beat.to_owned());
-        }
-        !wait.is_empty() && *beat != first.1
-    })
-    .await;
+    let waiting = || {
+        database.sql(
+            "SELECT max(xact_start::text) FROM pg_stat_activity
+            WHERE datname = current_database() AND wait_event_type = 'Lock'",
+        )
+    };
+    let beat = || database.sql("SELECT max(beat) FROM instances");
+    let beats_while_slots_wait = async || {
+        fixture.advance(BEAT).await;
+        until("slots wait", async || !waiting().is_empty()).await;
+        let (first, before) = (waiting(), beat());
+        fixture.advance(BEAT).await;
+        until("a heartbeat", async || beat() != before).await;
+        !first.is_empty() && waiting() == first
+    };
+    until("a heartbeat while slots wait", beats_while_slots_wait).await;
     blocker.client.batch_execute("ROLLBACK").await.unwrap();
-    drop(store);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_two_issuers_that_start_at_once_one_is_refused() {
+    let fixture = Fixture::on_postgres().await;
+    let other = fixture.join().await;
+    for _ in 0..20 {
+        fixture.database().sql("DELETE FROM subjects");
+        let both = tokio::join!(
+            bounded(fixture.store.bind_issuer("https://one.example".into(), false)),
+            bounded(other.bind_issuer("https://two.example".into(), false)),
+        );
+        let (one, two) = (both.0.unwrap(), both.1.unwrap());
+        assert!(one.is_none() != two.is_none(), "{one:?} {two:?}");
+    }
+}
+
+/// Two servers that share the ledger never have the same event at once.
+#[tokio::test]
+async fn servers_of_a_fleet_claim_different_events() {
+    let fixture = Fixture::on_postgres().await;
+    let (a, other) = (hook("a"), fixture.join().await);
+    want(&fixture.store, &[(EventKind::BalanceLow, a)]).await;
+    for number in 0..40 {
+        raise(&fixture.store, low(&number.to_string(), 0)).await;
+    }
+    let take = |store: &Store| {
+        let store = store.clone();
+        async move {
+            let mut all = Vec::new();
+            while let Ok(some) = store.claim_events(a, 3, LEASE).await
+                && !some.is_empty()
+            {
+                all.extend(some.into_iter().map(|event| event.id));
+            }
+            all
+        }
+    };
+    let (mut ids, more) = bounded(async { tokio::join!(take(&fixture.store), take(&other)) }).await;
+    ids.extend(more);
+    ids.sort();
+    ids.dedup();
+    let left = claim(&fixture.store, a).await.len();
+    assert_eq!(ids.len() + left, 40);
 }

@@ -16,6 +16,9 @@ pub(crate) enum Course {
     CutBeforeCommit(&'static str),
     /// Passes the COMMIT on, but not its answer.
     CutAfterCommit(&'static str),
+    /// Keeps back what carries this text until the wire passes again. Nothing of that transaction has
+    /// reached the database, so none of its timeouts runs.
+    Hold(&'static str),
     /// Takes everything, and passes nothing on.
     Deaf,
     /// Ends all connections, and each new one.
@@ -26,6 +29,7 @@ pub(crate) enum Course {
 pub(crate) struct Wire {
     pub(crate) address: SocketAddr,
     course: Arc<watch::Sender<Course>>,
+    is_holding: Arc<watch::Sender<bool>>,
 }
 
 impl Wire {
@@ -33,18 +37,26 @@ impl Wire {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let address = listener.local_addr().expect("bound");
         let course = Arc::new(watch::Sender::new(Course::Pass));
-        let shared = Arc::clone(&course);
+        let is_holding = Arc::new(watch::Sender::new(false));
+        let (shared, holding) = (Arc::clone(&course), Arc::clone(&is_holding));
         tokio::spawn(async move {
             loop {
                 let (client, _) = listener.accept().await.expect("a connection");
-                tokio::spawn(carry(client, database, Arc::clone(&shared)));
+                let (course, holding) = (Arc::clone(&shared), Arc::clone(&holding));
+                tokio::spawn(carry(client, database, course, holding));
             }
         });
-        Self { address, course }
+        Self { address, course, is_holding }
     }
 
     pub(crate) fn set(&self, course: Course) {
         self.course.send_replace(course);
+    }
+
+    /// Waits until something is kept back.
+    pub(crate) async fn is_holding(&self) {
+        let mut holding = self.is_holding.subscribe();
+        holding.wait_for(|is_holding| *is_holding).await.expect("the wire lives");
     }
 
     /// Waits until the cut was made; the wire passes again from then on.
@@ -54,7 +66,12 @@ impl Wire {
     }
 }
 
-async fn carry(client: TcpStream, database: SocketAddr, course: Arc<watch::Sender<Course>>) {
+async fn carry(
+    client: TcpStream,
+    database: SocketAddr,
+    course: Arc<watch::Sender<Course>>,
+    holding: Arc<watch::Sender<bool>>,
+) {
     if *course.borrow() == Course::Down {
         return;
     }
@@ -64,7 +81,7 @@ async fn carry(client: TcpStream, database: SocketAddr, course: Arc<watch::Sende
     let mut changes = course.subscribe();
     let is_cut = AtomicBool::new(false);
     tokio::select! {
-        () = ask(from_client, to_server, &course, &is_cut) => {}
+        () = ask(from_client, to_server, (&course, &holding), &is_cut) => {}
         () = answer(from_server, to_client, &course, &is_cut) => {}
         _ = changes.wait_for(|course| *course == Course::Down) => {}
     }
@@ -74,7 +91,7 @@ async fn carry(client: TcpStream, database: SocketAddr, course: Arc<watch::Sende
 async fn ask(
     mut from: OwnedReadHalf,
     mut to: OwnedWriteHalf,
-    course: &watch::Sender<Course>,
+    (course, holding): (&watch::Sender<Course>, &watch::Sender<bool>),
     is_cut: &AtomicBool,
 ) {
     let (mut bytes, mut has_marker) = (vec![0; 1 << 20], false);
@@ -84,6 +101,15 @@ async fn ask(
         let now = *course.borrow();
         let marker = match now {
             Course::CutBeforeCommit(marker) | Course::CutAfterCommit(marker) => marker,
+            Course::Hold(marker) => {
+                if find(read, marker).is_some() {
+                    holding.send_replace(true);
+                    let mut changes = course.subscribe();
+                    let passes = changes.wait_for(|course| *course == Course::Pass);
+                    passes.await.expect("the wire lives");
+                }
+                ""
+            }
             Course::Pass => "",
             Course::Deaf | Course::Down => continue,
         };

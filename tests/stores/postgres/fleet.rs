@@ -3,18 +3,16 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tollgate::store::postgres::{
-    Fleet, InstanceKind, PolledJobs, PostgresTarget, SlotPriority, SlotRequest, SlotTurn,
-};
+use tollgate::store::postgres::{Fleet, PolledJobs, SlotPriority, SlotRequest, SlotTurn};
 use tollgate::store::{
-    AccountLimit, Job, JobState, MemberChange, MoneyKind, SlotId, SlotLimit, SlotRate,
-    StatusUpdate, Store,
+    AccountLimit, Job, JobState, MemberChange, SlotId, SlotLimit, SlotRate, StatusUpdate, Store,
 };
 
+use super::timed::{BEAT, Timed};
 use crate::fixture::*;
 use crate::jobs::job;
 use crate::members::{login, member, operator};
-use crate::postgres::Cluster;
+use crate::moment::until;
 
 const PERIOD: Duration = Duration::from_secs(60);
 /// The period, lengthened by a thousandth.
@@ -209,42 +207,31 @@ async fn one_slot_is_kept_until_the_limit_is_reported_to_any_instance() {
 }
 
 /// Of two instances, each notices the jump by itself.
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn jump_of_the_databases_clock_frees_no_slot() {
-    let cluster = Cluster::with_own_clock();
-    let database = cluster.database();
-    let open = async || {
-        let url = database.url();
-        let target = PostgresTarget::parse(&url, MoneyKind::Play, InstanceKind::Server).unwrap();
-        bounded(Store::open_postgres(target)).await.expect("it joins")
-    };
-    let (one, other) = (open().await, open().await);
-    let taken = granted(&one, &purchases("ann", 2), 2).await;
+    let one = Timed::new().await;
+    let other = one.join().await;
+    let stores = [&one.store, &other];
+    let taken = granted(&one.store, &purchases("ann", 2), 2).await;
     assert_eq!(taken.len(), 2);
-    taken.into_iter().for_each(|slot| one.slot_replied(slot));
-    while turn(&other, &[], 2).await.next_free_in.is_none() {
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
-    for ahead in [90, 200] {
-        cluster.set_ahead(ahead);
-        for store in [&other, &one] {
+    taken.into_iter().for_each(|slot| one.store.slot_replied(slot));
+    one.pass(BEAT, &stores).await;
+    assert!(turn(&other, &[], 2).await.next_free_in.is_some());
+    for ahead in [90, 110] {
+        one.set_database_ahead(ahead * SECOND).await;
+        for store in [&other, &one.store] {
             let turn = turn(store, &purchases("bob", 1), 2).await;
             assert_eq!((turn.granted, turn.free), (vec![], 0), "{ahead}");
             // Each jump counts once, whoever notices it.
             assert!(turn.next_free_in.is_some_and(|wait| wait <= LIFETIME), "{ahead}");
         }
     }
-    let moved = database.sql("SELECT clock_moved / 1000000000 FROM rate_limit");
-    assert!((198..=205).contains(&moved.parse().unwrap()), "{moved}");
+    let moved = "SELECT clock_moved / 1000000000 FROM rate_limit";
+    assert_eq!(one.database().sql(moved), "200");
     // By that clock, both leases had ended. Neither instance has taken the other for dead.
+    one.pass(20 * SECOND, &stores).await;
     let ended = "SELECT count(*) FROM instances WHERE ended IS NOT NULL";
-    let beats =
-        "SELECT min(until) > (extract(epoch FROM clock_timestamp()) * 1000000)::bigint * 1000
-        FROM instances";
-    while database.sql(beats) != "t" {
-        tokio::time::sleep(Duration::from_millis(100)).await;
-    }
-    assert_eq!(database.sql(ended), "0");
+    assert_eq!(one.database().sql(ended), "0");
 }
 
 #[tokio::test]
@@ -377,12 +364,8 @@ async fn reports_connect_when_they_are_needed() {
     bounded(fixture.store.find_job("r".into())).await.expect("read");
     let open = "SELECT count(*) FROM pg_stat_activity
         WHERE datname = current_database() AND application_name LIKE 'tollgate %'";
-    let becomes = async |count: &str| {
-        while fixture.database().sql(open) != count {
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
-    };
-    bounded(becomes("4")).await;
+    let are_open = async |count: &str| fixture.database().sql(open) == count;
+    until("four are open", async || are_open("4").await).await;
     bounded(fixture.store.totals()).await.expect("read");
-    bounded(becomes("5")).await;
+    until("five are open", async || are_open("5").await).await;
 }

@@ -24,7 +24,7 @@ use crate::tally::Tally;
 use crate::{number, one_seed};
 
 /// The number of seeds without `FLEET_SEEDS`. Each waits for a real database.
-const SEEDS: u64 = 40;
+const SEEDS: u64 = 12;
 /// By then, a mutation has broken a guarantee.
 const MAX_MUTANTS: u64 = 1_000;
 
@@ -115,7 +115,7 @@ fn processes_on_one_ledger_keep_every_guarantee() {
     if let Some(Broken { seed, guarantee, trace }) = broken {
         panic!(
             "{trace}\nseed {seed} breaks a guarantee: {guarantee}\nrun it again: \
-             SIMULATION_SEED={seed} cargo test --test simulation fleet:: -- --nocapture"
+             SIMULATION_SEED={seed} cargo test --test simulation postgres:: -- --nocapture"
         );
     }
     println!("{seeds} seeds, {} steps, up to three processes", tally.of("steps"));
