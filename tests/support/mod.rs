@@ -65,13 +65,21 @@ pub(crate) fn until_within(max_wait: Duration, what: &str, is_so: impl FnMut() -
 }
 
 /// Returns whether the condition becomes true within this time.
-pub(crate) fn becomes_so(max_wait: Duration, mut is_so: impl FnMut() -> bool) -> bool {
-    const PAUSE: Duration = Duration::from_millis(5);
-    for _ in 0..max_wait.as_millis() / PAUSE.as_millis() {
+pub(crate) fn becomes_so(max_wait: Duration, is_so: impl FnMut() -> bool) -> bool {
+    becomes_so_at_times(max_wait, Duration::from_millis(5), is_so)
+}
+
+/// Does the same with another pause between polls, for polls that use something up.
+pub(crate) fn becomes_so_at_times(
+    max_wait: Duration,
+    pause: Duration,
+    mut is_so: impl FnMut() -> bool,
+) -> bool {
+    for _ in 0..max_wait.as_millis() / pause.as_millis() {
         if is_so() {
             return true;
         }
-        std::thread::sleep(PAUSE);
+        std::thread::sleep(pause);
     }
     false
 }

@@ -297,10 +297,13 @@ impl PausedGate {
         let GatewayConfig { chat_timeout, video_timeout, .. } = settings.gateway;
         let upstream = self.upstream.clone();
         let client = ScriptedClient::new(move |attempt: Attempt| {
-            let limit = match &attempt.request.call {
-                GatewayCall::Video(_) => video_timeout,
-                call if call.is_purchase() => chat_timeout,
-                _ => READ_TIMEOUT,
+            let call = &attempt.request.call;
+            let limit = if matches!(call, GatewayCall::Video(_)) {
+                video_timeout
+            } else if call.is_purchase() {
+                chat_timeout
+            } else {
+                READ_TIMEOUT
             };
             upstream.clone().attempt(attempt, limit)
         });
