@@ -125,6 +125,8 @@ fn corpus() -> PathBuf {
 #[expect(clippy::disallowed_methods, reason = "a person asks for another seed, or for more")]
 fn asked(target: &Target) -> (u64, u32) {
     let number = |name| std::env::var(name).ok().map(|text| text.parse().expect("a number"));
-    let tries = number("CORPUS_TRIES").map_or(target.tries, |tries: u64| tries as u32);
+    let is_long = std::env::var_os("CORPUS").is_some_and(|value| value == "long");
+    let usual = if is_long { 10 * target.tries } else { target.tries };
+    let tries = number("CORPUS_TRIES").map_or(usual, |tries: u64| tries as u32);
     (number("CORPUS_SEED").unwrap_or_default(), tries)
 }
