@@ -6,20 +6,23 @@ use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{self, Sender};
-use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread;
-use std::time::Duration;
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-/// How long anything may take that is expected to happen. Generous, since machines are shared.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
-const GOODBYE: Duration = Duration::from_secs(5);
+use crate::support::PATIENCE;
+
 const PROGRAMS: &[&str] = &["/usr/bin/chromium", "chromium"];
 const MISSING: &str = "Chromium is missing; install it: apt-get install chromium";
-/// The protocol is spoken on descriptors 3 and 4; whatever else the browser says goes to its log.
-const PLUMBING: &str = r#"exec "$0" "$@" 3<&0 4>&1 </dev/null >/dev/null"#;
+/// The protocol is spoken on descriptors 3 and 4; whatever else the browser says goes to its log. It ends when
+/// the program of the tests does, which closes the pipe, and leaves a folder (`$1`) that goes then.
+const PLUMBING: &str = r#"exec 3<&0 4>&1 </dev/null >/dev/null
+folder=$1; shift
+"$0" "$@" & exec 3<&- 4>&-
+wait $!
+rm -rf "$folder""#;
 #[rustfmt::skip]
 const FLAGS: &[&str] = &[
     "--headless=new", "--remote-debugging-pipe", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
@@ -33,33 +36,37 @@ const FLAGS: &[&str] = &[
     "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1, EXCLUDE localhost",
 ];
 
-/// A running browser, which ends with the value.
+/// A running browser, which ends with the program of the tests.
 #[derive(Debug)]
 pub(crate) struct Chromium {
     process: Mutex<Child>,
     wire: Arc<Wire>,
-    profile: TempDir,
 }
 
 impl Chromium {
-    /// The browser that the tests of this moment share; it ends with the last of them.
+    /// The browser that all tests of a program share: to start one takes as long as a test. Each tab has a
+    /// context of its own.
     pub(crate) fn shared() -> Arc<Self> {
-        static RUNNING: Mutex<Weak<Chromium>> = Mutex::new(Weak::new());
+        static RUNNING: Mutex<Option<Arc<Chromium>>> = Mutex::new(None);
         let mut running = lock(&RUNNING);
-        running.upgrade().unwrap_or_else(|| {
-            let fresh = Arc::new(Self::start());
-            *running = Arc::downgrade(&fresh);
-            fresh
-        })
+        if let Some(browser) = running.as_ref().filter(|browser| browser.is_running()) {
+            return Arc::clone(browser);
+        }
+        Arc::clone(running.insert(Arc::new(Self::start())))
+    }
+
+    fn is_running(&self) -> bool {
+        matches!(lock(&self.process).try_wait(), Ok(None))
     }
 
     fn start() -> Self {
         let program = PROGRAMS.iter().find(|name| runs(name)).expect(MISSING);
-        let profile = TempDir::with_prefix("tollgate-browser-").expect("a temporary folder");
-        let log = File::create(profile.path().join("chromium.log")).expect("a log file");
+        let folder = TempDir::with_prefix("tollgate-browser-").expect("a temporary folder").keep();
+        let log = File::create(folder.join("chromium.log")).expect("a log file");
         let mut process = Command::new("sh")
             .args(["-c", PLUMBING, program])
-            .arg(format!("--user-data-dir={}", profile.path().join("profile").display()))
+            .arg(&folder)
+            .arg(format!("--user-data-dir={}", folder.join("profile").display()))
             .args(FLAGS)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -70,9 +77,9 @@ impl Chromium {
         let incoming = process.stdout.take().expect("piped");
         let reader = Arc::clone(&wire);
         thread::spawn(move || reader.read(incoming));
-        let browser = Self { process: Mutex::new(process), wire, profile };
+        let browser = Self { process: Mutex::new(process), wire };
         if let Err(fault) = browser.wire.call(None, "Browser.getVersion", json!({})) {
-            let log = fs::read_to_string(browser.profile.path().join("chromium.log"));
+            let log = fs::read_to_string(folder.join("chromium.log"));
             panic!("Chromium does not start: {fault}\n{}", log.unwrap_or_default());
         }
         browser
@@ -81,19 +88,6 @@ impl Chromium {
     /// The way to speak with it.
     pub(crate) fn wire(&self) -> &Arc<Wire> {
         &self.wire
-    }
-}
-
-impl Drop for Chromium {
-    fn drop(&mut self) {
-        let process = self.process.get_mut().unwrap_or_else(|poison| poison.into_inner());
-        self.wire.send(None, "Browser.close", &json!({}));
-        let deadline = tollgate::clock::now() + GOODBYE;
-        while matches!(process.try_wait(), Ok(None)) && tollgate::clock::now() < deadline {
-            thread::sleep(Duration::from_millis(20));
-        }
-        let _ = process.kill();
-        let _ = process.wait();
     }
 }
 

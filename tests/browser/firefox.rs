@@ -5,18 +5,16 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::process::{Child, Command, Stdio};
 use std::thread;
-use std::time::Duration;
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::chromium::PATIENCE;
+use crate::blink::patiently;
+use crate::support::PATIENCE;
 
 const PROGRAMS: &[&str] = &["firefox-esr", "firefox"];
 const MISSING: &str = "Firefox is missing; install it: apt-get install firefox-esr ffmpeg";
 const LISTENING: &str = "WebDriver BiDi listening on ws://";
-const GOODBYE: Duration = Duration::from_secs(5);
-const BLINK: Duration = Duration::from_millis(25);
 /// The key `Enter`, as the protocol writes it.
 pub(crate) const ENTER: &str = "\u{e007}";
 /// Nothing leaves the machine by itself.
@@ -146,14 +144,7 @@ impl Firefox {
     }
 
     fn patiently<T>(&mut self, mut attempt: impl FnMut(&mut Self) -> Option<T>) -> Option<T> {
-        let deadline = tollgate::clock::now() + PATIENCE;
-        loop {
-            let found = attempt(self);
-            if found.is_some() || tollgate::clock::now() > deadline {
-                return found;
-            }
-            thread::sleep(BLINK);
-        }
+        patiently(|| attempt(self))
     }
 
     fn call_tab(&mut self, method: &str, mut params: Value) -> Value {
@@ -198,10 +189,8 @@ impl Drop for Firefox {
             eprintln!("the page's faults: {faults:#?}");
         }
         self.socket.send(&json!({"id": 0, "method": "browser.close", "params": {}}));
-        let deadline = tollgate::clock::now() + GOODBYE;
-        while matches!(self.process.try_wait(), Ok(None)) && tollgate::clock::now() < deadline {
-            thread::sleep(BLINK);
-        }
+        let ended = || self.process.try_wait().ok().flatten();
+        let _ = patiently(ended);
         let _ = self.process.kill();
         let _ = self.process.wait();
         assert!(thread::panicking() || faults.is_empty(), "the page has faults: {faults:#?}");

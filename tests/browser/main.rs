@@ -2,6 +2,8 @@
 #![cfg(test)]
 
 mod appearance;
+#[path = "../support/blink.rs"]
+mod blink;
 mod certified;
 mod chat;
 mod chromium;

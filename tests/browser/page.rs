@@ -2,19 +2,17 @@
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 use std::{fs, mem, thread};
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 
-use crate::chromium::{Chromium, PATIENCE, lock};
+use crate::blink::patiently;
+use crate::chromium::{Chromium, lock};
 use crate::element::Element;
 use crate::watch::{Record, Tamper, watch};
 
-/// Pauses between two looks at the page: the first, which grows by half each time, and the longest.
-const BLINKS: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(100));
 /// Keys by name: the code of the physical key, its Windows number, and the text it types.
 const KEYS: &[(&str, &str, u32, &str)] = &[
     ("Enter", "Enter", 13, "\r"),
@@ -285,17 +283,8 @@ impl Page {
     }
 
     /// Tries until there is something, or patience ends.
-    pub(crate) fn patiently<T>(&self, mut attempt: impl FnMut() -> Option<T>) -> Option<T> {
-        let deadline = tollgate::clock::now() + PATIENCE;
-        let (mut pause, longest) = BLINKS;
-        loop {
-            let found = attempt();
-            if found.is_some() || tollgate::clock::now() > deadline {
-                return found;
-            }
-            thread::sleep(pause);
-            pause = (pause * 3 / 2).min(longest);
-        }
+    pub(crate) fn patiently<T>(&self, attempt: impl FnMut() -> Option<T>) -> Option<T> {
+        patiently(attempt)
     }
 
     pub(crate) fn ask(&self, method: &str, params: Value) -> Result<Value, String> {

@@ -8,10 +8,10 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
 
 use crate::chromium::lock;
 use crate::page::Page;
+use crate::support::PATIENCE;
 
 /// Its pages by path, which may come to be after it.
 type Pages = Arc<Mutex<HashMap<String, String>>>;
@@ -74,7 +74,7 @@ impl Drop for Shop {
 }
 
 fn answer(mut stream: TcpStream, pages: &Pages, folder: Option<&Path>) {
-    stream.set_read_timeout(Some(Duration::from_secs(30))).expect("a timeout");
+    stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
     let lines = BufReader::new(&stream).lines().map_while(Result::ok);
     let head: Vec<String> = lines.take_while(|line| !line.is_empty()).collect();
     let path = head.first().and_then(|line| line.split(' ').nth(1)).unwrap_or("/");

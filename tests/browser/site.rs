@@ -5,9 +5,8 @@ use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
 
-const TIMEOUT: Duration = Duration::from_secs(5);
+use crate::support::PATIENCE;
 
 /// A site of one page, which `GET /` shows; any other path is 200 `ok`.
 #[derive(Debug)]
@@ -54,7 +53,7 @@ impl Drop for Site {
 }
 
 fn answer(mut stream: TcpStream, headers: &str, html: &str, posts: &AtomicUsize) {
-    let _ = stream.set_read_timeout(Some(TIMEOUT));
+    let _ = stream.set_read_timeout(Some(PATIENCE));
     let lines = BufReader::new(&stream).lines().map_while(Result::ok);
     let head: Vec<String> = lines.take_while(|line| !line.is_empty()).collect();
     let Some(request) = head.first() else { return };

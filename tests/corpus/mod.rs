@@ -124,6 +124,7 @@ fn corpus() -> PathBuf {
 #[expect(clippy::disallowed_methods, reason = "a person asks for another seed, or for more")]
 fn asked(target: &Target) -> (u64, u32) {
     let number = |name| std::env::var(name).ok().map(|text| text.parse().expect("a number"));
-    let tries = number("CORPUS_TRIES").map_or(target.tries, |tries: u64| tries as u32);
+    let usual = u64::from(target.tries) * number("TIMES").unwrap_or(1);
+    let tries = number("CORPUS_TRIES").unwrap_or(usual) as u32;
     (number("CORPUS_SEED").unwrap_or_default(), tries)
 }

@@ -148,11 +148,11 @@ proptest! {
     }
 }
 
-/// Returns this many cases, or ten times as many for `./test long`.
+/// Returns this many cases, or `TIMES` as many.
 #[expect(clippy::disallowed_methods, reason = "a test's own switch, not a setting")]
 fn cases(count: u32) -> ProptestConfig {
-    let is_long = std::env::var_os("MODEL").is_some_and(|value| value == "long");
-    ProptestConfig::with_cases(if is_long { 10 * count } else { count })
+    let times = std::env::var("TIMES").map_or(1, |times| times.parse().expect("a number"));
+    ProptestConfig::with_cases(times * count)
 }
 
 mod postgres {

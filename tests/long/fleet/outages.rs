@@ -1,11 +1,8 @@
 //! The database restarts, a connection is cut after its COMMIT, a network loses everything, a replica takes over.
 
-use std::thread;
-use std::time::Duration;
-
 use super::crashes::{HOLD, MARK_SENT, SELL, SETTLE, SLOT, after};
 use super::relay::{Point, Verdict};
-use super::trial::{Trial, each};
+use super::trial::{Trial, each, wait_for_clock};
 use crate::support::fleet::Fleet;
 use crate::support::postgres::Cluster;
 use crate::support::{CHAT, Reply, Upstream, until};
@@ -54,7 +51,7 @@ fn server_that_reaches_nothing_sells_nothing_until_the_network_is_back() {
         let mut trial = Trial::start(Cluster::shared());
         trial.under_load(|trial| {
             trial.to_database[0].silence();
-            thread::sleep(Duration::from_secs(seconds));
+            wait_for_clock(&trial.fleet.database, seconds);
             trial.to_database[0].resume(verdict);
         });
         trial.finish();

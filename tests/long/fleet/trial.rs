@@ -12,7 +12,7 @@ use super::crashes::{HOLD, MARK_SENT, SLOT};
 use super::relay::{Point, Relay, Traffic};
 use crate::support::client::{Answer, Client, Record};
 use crate::support::fleet::Fleet;
-use crate::support::postgres::Cluster;
+use crate::support::postgres::{Cluster, Database};
 use crate::support::process::PROGRAM;
 use crate::support::{CHAT, Reply, Upstream, lock, until_within};
 
@@ -64,6 +64,14 @@ pub(super) fn each<T: Copy + Send + Sync>(cases: &[T], run: impl Fn(T) + Sync) {
             });
         }
     });
+}
+
+/// Waits until this many seconds have passed by the clock that leases are judged by.
+pub(super) fn wait_for_clock(database: &Database<'_>, seconds: u64) {
+    const NOW: &str = "extract(epoch FROM clock_timestamp())";
+    let end = database.sql(&format!("SELECT {NOW} + {seconds}"));
+    let ask = format!("SELECT {NOW} > {end}");
+    until_within(BURIAL, "time passes", || database.sql(&ask) == "t");
 }
 
 /// A chat that resembles no other.
