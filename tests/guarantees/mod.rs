@@ -4,6 +4,7 @@
 mod account;
 mod acme;
 mod browsers;
+mod clock;
 mod commands;
 mod connection_limits;
 mod connections;

@@ -27,6 +27,9 @@ const SETTINGS: &str = "proxy.toml";
 /// The same for the account's window.
 const NO_WINDOW: &str = "{ requests = 100000, seconds = 1 }";
 
+/// A test may connect long before it sends a head, on a busy machine.
+const NO_TIMEOUT: &str = "600s";
+
 /// A running tollgate, stopped on drop.
 pub(crate) struct Gate {
     upstream: Upstream,
@@ -157,6 +160,9 @@ impl Gate {
         let settings = fs::read_to_string(folder.path().join(SETTINGS)).unwrap();
         if !settings.contains("gateway.rate_limit") {
             environment.push(("TOLLGATE_GATEWAY__RATE_LIMIT".to_owned(), NO_WINDOW.to_owned()));
+        }
+        if !settings.contains("header_timeout") {
+            environment.push(("TOLLGATE_SERVER__HEADER_TIMEOUT".to_owned(), NO_TIMEOUT.to_owned()));
         }
         let more = more.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
         environment.extend(more);

@@ -29,7 +29,10 @@ pub(crate) mod upstream;
 
 use std::io;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread;
 use std::time::Duration;
+
+use tollgate::clock;
 
 pub(crate) use gate::Gate;
 pub(crate) use reply::{Ending, Reply};
@@ -70,9 +73,23 @@ pub(crate) fn becomes_so(max_wait: Duration, mut is_so: impl FnMut() -> bool) ->
         if is_so() {
             return true;
         }
-        std::thread::sleep(PAUSE);
+        pause(PAUSE);
     }
     false
+}
+
+/// Polls without a pause until `done` returns true, for the earliest moment at which it does.
+pub(crate) fn as_soon_as(what: &str, mut is_so: impl FnMut() -> bool) {
+    let started = clock::now();
+    while !is_so() {
+        assert!(started.elapsed() < PATIENCE, "not within {PATIENCE:?}: {what}");
+        thread::yield_now();
+    }
+}
+
+/// Lets time pass, for a random moment or a pace. Nothing that a test asserts depends on it.
+pub(crate) fn pause(time: Duration) {
+    thread::sleep(time);
 }
 
 /// Returns the result of the first attempt for which the machine was fast enough. Times of settings
