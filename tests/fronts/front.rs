@@ -1,15 +1,15 @@
 //! A web server before the gate, as a child process with the recipe of the documents.
 
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::fs;
+use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicU16, Ordering};
-use std::time::Duration;
-use std::{fs, iter, thread};
 
 use tempfile::TempDir;
 
 use crate::markdown::{blocks, read};
+use crate::support::server::ReservedPort;
+use crate::support::until;
 
 const CERTIFICATE: &str = "certificate.pem";
 /// Of this machine's address, and of no name.
@@ -31,7 +31,7 @@ pub(crate) enum Kind {
 /// A running front; it ends with the value.
 pub(crate) struct Front {
     child: Child,
-    address: SocketAddr,
+    port: ReservedPort,
     folder: TempDir,
 }
 
@@ -141,14 +141,9 @@ impl Front {
 
     /// One before this address.
     pub(crate) fn start(kind: Kind, behind: SocketAddr) -> Self {
-        // Between the moment in which a port is found free and its use, other programs may take it.
-        let tried = (0..5).find_map(|_| Self::try_start(kind, behind));
-        tried.unwrap_or_else(|| panic!("{} does not start with its recipe", kind.program()))
-    }
-
-    fn try_start(kind: Kind, behind: SocketAddr) -> Option<Self> {
         let folder = TempDir::with_prefix("tollgate-front-").unwrap();
-        let address = free_address();
+        let port = ReservedPort::new();
+        let address = port.address();
         let (settings, log) = (folder.path().join("settings"), folder.path().join("log"));
         fs::write(&settings, kind.settings(address, behind, folder.path())).unwrap();
         if kind == Kind::Site {
@@ -162,22 +157,17 @@ impl Front {
         let child = command.stderr(fs::File::create(&log).unwrap()).spawn();
         let program = kind.program();
         let package = if program == "nginx" { "nginx-light" } else { program };
-        let mut child = child.unwrap_or_else(|error| {
+        let child = child.unwrap_or_else(|error| {
             panic!("{program}: {error}; install it: apt-get install {package}")
         });
-        for _ in 0..3_000 {
-            if TcpStream::connect(address).is_ok() && child.try_wait().unwrap().is_none() {
-                return Some(Self { child, address, folder });
-            }
-            if child.try_wait().unwrap().is_some() {
-                break;
-            }
-            thread::sleep(Duration::from_millis(10));
-        }
-        child.kill().ok();
-        child.wait().ok();
-        println!("{program}: {}", fs::read_to_string(log).unwrap_or_default());
-        None
+        let mut front = Self { child, port, folder };
+        until("the front listens", || {
+            let has_ended = front.child.try_wait().unwrap().is_some();
+            let log = || fs::read_to_string(&log).unwrap_or_default();
+            assert!(!has_ended, "{program} does not start with its recipe: {}", log());
+            TcpStream::connect(address).is_ok()
+        });
+        front
     }
 
     /// Its certificate, which it has signed itself.
@@ -187,19 +177,8 @@ impl Front {
 
     /// Where callers call.
     pub(crate) fn address(&self) -> SocketAddr {
-        self.address
+        self.port.address()
     }
-}
-
-/// A free port of its own for each front, below those that the system gives to whoever asks for any: another test's
-/// listener would otherwise get it before the front does, and be taken for it.
-fn free_address() -> SocketAddr {
-    static NEXT: AtomicU16 = AtomicU16::new(0);
-    let begin = u16::try_from(std::process::id() % 100).unwrap() * 100;
-    let mut candidates =
-        iter::repeat_with(|| 20_000 + begin + NEXT.fetch_add(1, Ordering::Relaxed));
-    let free = candidates.find_map(|port| TcpListener::bind((Ipv4Addr::LOCALHOST, port)).ok());
-    free.expect("a free port").local_addr().unwrap()
 }
 
 fn certify(folder: &Path) {
