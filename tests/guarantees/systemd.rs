@@ -18,7 +18,7 @@ use super::packaging::{START, UNIT, is_long};
 use super::startup::ask;
 use crate::support::process::{Process, Signal};
 use crate::support::server::{ReservedPort, exchange};
-use crate::support::{CHAT, certificate, until_within};
+use crate::support::{CHAT, certificate, pause, until_within};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_tollgate");
 /// A sandbox behind a passed socket, whose limits are no limit for a test.
@@ -75,7 +75,7 @@ fn restart_refuses_and_resets_no_connection() {
                     if number >= total && is_over {
                         return;
                     }
-                    thread::sleep(due.saturating_duration_since(clock::now()));
+                    pause(due.saturating_duration_since(clock::now()));
                     // On a slow machine it goes on until the last restart.
                     due =
                         if number < total { due + INTERVAL } else { clock::now() + 10 * INTERVAL };
@@ -112,7 +112,6 @@ fn passed_sockets_are_found_by_name() {
     let folder = TempDir::with_prefix("tollgate-systemd-").unwrap();
     let ports = [(); 3].map(|()| ReservedPort::new());
     let [page, admin, other] = ports.each_ref().map(ReservedPort::address);
-    drop(ports);
     let mut command = Command::new(program);
     for address in [page, admin, other] {
         command.args(["-l", &address.to_string()]);
@@ -140,7 +139,6 @@ fn shipped_sockets_serve_https_and_its_redirect() {
     certificate::write(folder.path(), &["localhost"]);
     let ports = [(); 2].map(|()| ReservedPort::new());
     let [page, plain] = ports.each_ref().map(ReservedPort::address);
-    drop(ports);
     let mut command = Command::new("systemd-socket-activate");
     let mut names = Vec::new();
     for (socket, port, address) in [("tollgate", "443", page), ("tollgate-redirect", "80", plain)] {
