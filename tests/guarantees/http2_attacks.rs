@@ -2,9 +2,12 @@
 //! nothing is bought.
 
 use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::net::{Shutdown, TcpStream};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
 
+use socket2::SockRef;
 use tokio_rustls::rustls::pki_types::ServerName;
 use tokio_rustls::rustls::{ClientConnection, StreamOwned};
 
@@ -177,18 +180,31 @@ fn large_head_is_refused() {
 
 #[test]
 fn settings_and_ping_floods_do_not_hold_up_others() {
+    /// Ten times what the runtime lets a connection read before it turns to the next.
+    const FRAMES: usize = 2_000;
     let upstream = Upstream::start(|_| Reply::chat("hello"));
     let gate = gate(&upstream, "");
     for flood in [frame(SETTINGS, 0, 0, b""), frame(PING, 0, 0, b"12345678")] {
         let mut connection = connect(&gate);
-        // The answers are not read until the end.
-        connection.sock.set_write_timeout(Some(std::time::Duration::from_millis(500))).unwrap();
-        let mut taken = 0;
-        while taken < 100_000 && connection.write_all(&flood.repeat(100)).is_ok() {
-            taken += 100;
-        }
-        println!("{taken} frames were taken");
-        assert_eq!(gate.chat().status, 200);
+        let socket = connection.sock.try_clone().unwrap();
+        SockRef::from(&socket).set_recv_buffer_size(4_096).unwrap();
+        let taken = AtomicUsize::new(0);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                // The answers are not read.
+                while taken.load(Ordering::SeqCst) < FRAMES
+                    && connection.write_all(&flood.repeat(100)).is_ok()
+                {
+                    taken.fetch_add(100, Ordering::SeqCst);
+                }
+            });
+            for frames in [100, FRAMES / 2] {
+                until("it floods", || taken.load(Ordering::SeqCst) >= frames);
+                assert_eq!(gate.chat().status, 200);
+            }
+            socket.shutdown(Shutdown::Both).ok();
+        });
+        println!("{taken:?} frames were taken");
     }
 }
 

@@ -14,7 +14,9 @@ use crate::support::process::{Process, Signal};
 use crate::support::{CHAT, PATIENCE};
 
 /// More lines of 300 bytes and above than the pipe and 1 MiB of waiting lines hold.
-const FLOOD: u64 = 5_000;
+const FLOOD: u64 = 4_000;
+/// More of them than the pipe holds.
+const SHORT_FLOOD: u64 = 500;
 const ROUND: u64 = 100;
 const ENVIRONMENT: &[(&str, &str)] = &[
     ("TOLLGATE_SERVER__LISTEN", "127.0.0.1:0"),
@@ -22,12 +24,12 @@ const ENVIRONMENT: &[(&str, &str)] = &[
     ("TOLLGATE_LOG__LEVEL", "debug"),
 ];
 
-/// Starts a server whose log is not read, and has it log more than fits.
-fn flooded(folder: &TempDir) -> (Process, BufReader<ChildStderr>, Client) {
+/// Starts a server whose log is not read, and has it log this many lines.
+fn flooded(folder: &TempDir, lines: u64) -> (Process, BufReader<ChildStderr>, Client) {
     let (server, log) = Process::start_with_log(folder.path(), ENVIRONMENT);
     let mut client = Client::connect(server.address("page"), &Arc::default());
     let id = "i".repeat(128);
-    for _ in 0..FLOOD / ROUND {
+    for _ in 0..lines / ROUND {
         for _ in 0..ROUND {
             client.send("GET", "/healthz", &[("X-Request-Id", &id)], "");
         }
@@ -41,7 +43,7 @@ fn flooded(folder: &TempDir) -> (Process, BufReader<ChildStderr>, Client) {
 #[test]
 fn stopped_log_reader_stops_no_sale_and_learns_how_many_lines_were_dropped() {
     let folder = TempDir::new().unwrap();
-    let (mut server, log, mut client) = flooded(&folder);
+    let (mut server, log, mut client) = flooded(&folder, FLOOD);
     client.send("POST", "/api/v1/chat", &[], CHAT);
     assert_eq!(client.answer().status, 200);
     let mut scraper = Client::connect(server.address("admin"), &Arc::default());
@@ -76,7 +78,7 @@ fn stopped_log_reader_stops_no_sale_and_learns_how_many_lines_were_dropped() {
 #[test]
 fn server_exits_while_nobody_reads_its_log() {
     let folder = TempDir::new().unwrap();
-    let (mut server, _log, client) = flooded(&folder);
+    let (mut server, _log, client) = flooded(&folder, SHORT_FLOOD);
     drop(client);
     server.signal(Signal::SIGTERM);
     assert_eq!(server.wait().code(), Some(0));

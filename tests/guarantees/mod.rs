@@ -3,6 +3,7 @@
 
 mod account;
 mod browsers;
+mod clock;
 mod commands;
 mod connection_limits;
 mod connections;

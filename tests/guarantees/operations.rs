@@ -43,15 +43,14 @@ fn sighup_applies_valid_settings_and_rejects_invalid_ones() {
         assert_eq!(policy().as_deref(), Some("\"caller\";q=100;w=3600"));
     }
 
-    let good =
-        "limits = { requests = 7, seconds = 60, burst = 9 }\nserver.header_timeout = \"9s\"\n";
+    let good = "limits = { requests = 7, seconds = 60, burst = 9 }\nserver.idle_timeout = \"9s\"\n";
     fs::write(&file, good).unwrap();
     gate.signal(Signal::SIGHUP);
     until("it says that it did", || gate.printed().contains("settings reloaded"));
     assert_eq!(policy().as_deref(), Some("\"caller\";q=7;w=60"));
     let printed = gate.printed();
     let (_, after) = printed.rsplit_once("settings rejected").unwrap();
-    assert!(after.contains("server.header_timeout"), "what needs a restart is named: {after}");
+    assert!(after.contains("server.idle_timeout"), "what needs a restart is named: {after}");
     assert!(!after.contains("server.listen"), "what has not changed is not: {after}");
 }
 

@@ -181,11 +181,13 @@ fn slow_downloads_keep_no_file_open() {
 
 #[test]
 fn large_and_slow_uploads_are_refused() {
-    let (_upstream, gate) = gate("server.body_timeout = \"500ms\"\n");
-    let mut client = gate.client();
+    let (_upstream, patient) = gate("");
+    let mut client = patient.client();
     send(&mut client, &[], b"", MAX + 1);
     assert_refused(&client.answer(), 413, "payload_too_large");
-    let mut slow = gate.client();
+    // This one never sends the rest.
+    let (_upstream, hasty) = gate("server.body_timeout = \"200ms\"\n");
+    let mut slow = hasty.client();
     send(&mut slow, &[], b"\x89PNG", MAX);
     assert_refused(&slow.answer(), 408, "request_timeout");
 }

@@ -5,7 +5,6 @@ use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
-use std::time::Duration;
 
 use rusqlite::Connection;
 use tempfile::TempDir;
@@ -15,7 +14,9 @@ use tollgate::store::{MoneyKind, Store, StoreCapacity};
 use crate::support::client::{Answer, Client, Record};
 use crate::support::process::{Process, Signal, run};
 use crate::support::server::ReservedPort;
-use crate::support::{CHAT, Gate, Reply, Upstream, VIDEO, in_time, until};
+use crate::support::{
+    CHAT, Gate, PATIENCE, Reply, Upstream, VIDEO, as_soon_as, until, until_within,
+};
 
 const STORE: &str = "store.url = \"sqlite:ledger.db\"\npage.dir = \"site\"";
 
@@ -83,6 +84,11 @@ fn start(folder: &Path, upstream: &Upstream) -> Process {
     Process::start(folder, &[("GATEWAY_API_KEY", upstream.canaries()[0].key())])
 }
 
+/// Waits for the end of a check, which takes minutes if the ledger is large.
+fn until_checked(is_so: impl FnMut() -> bool) {
+    until_within(10 * PATIENCE, "the ledger has been checked", is_so);
+}
+
 /// The addresses that it logs before it prints them: the public one, and the operators'.
 fn listening(server: &Process) -> (SocketAddr, SocketAddr) {
     let mut found = None;
@@ -116,7 +122,6 @@ fn server_answers_while_its_ledger_is_checked_and_sells_afterwards() {
     // Whoever writes in it keeps the server from opening it.
     let writer = Connection::open(&ledger).unwrap();
     writer.execute_batch("BEGIN IMMEDIATE").unwrap();
-    let began = clock::now();
     let mut server = start(folder.path(), &upstream);
     let (page, admin) = listening(&server);
     let chat = ask(page, "POST", "/api/v1/chat", CHAT);
@@ -135,14 +140,7 @@ fn server_answers_while_its_ledger_is_checked_and_sells_afterwards() {
     assert_eq!(second.code, Some(1), "{second:?}");
     assert!(second.stderr.contains(&format!("process {}", server.id())), "{second:?}");
 
-    let ready = || ask(admin, "GET", "/readyz", "").status == 200;
-    for _ in 0..60_000 {
-        if ready() {
-            break;
-        }
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    println!("unclean start with {} purchases: {:?}", rows(), began.elapsed());
+    until_checked(|| ask(admin, "GET", "/readyz", "").status == 200);
     until("it is logged", || server.printed().contains("ledger check passed"));
     assert_eq!(server.address("page"), page);
     assert_eq!(ask(page, "POST", "/api/v1/chat", CHAT).status, 200);
@@ -151,10 +149,8 @@ fn server_answers_while_its_ledger_is_checked_and_sells_afterwards() {
     assert_eq!(server.wait().code(), Some(0));
 
     // What was closed is not checked.
-    let began = clock::now();
     let mut server = start(folder.path(), &upstream);
     server.address("page");
-    println!("clean start with {} purchases: {:?}", rows(), began.elapsed());
     assert!(!server.printed().contains("ledger check"), "{}", server.printed());
     server.kill();
 }
@@ -167,12 +163,10 @@ fn killed_server_sells_again_while_its_ledger_is_checked() {
     let mut killed = start(folder.path(), &upstream);
     killed.address("page");
     killed.kill();
-    let began = clock::now();
     let mut server = start(folder.path(), &upstream);
     let page = server.address("page");
     assert_eq!(ask(page, "POST", "/api/v1/chat", CHAT).status, 200);
-    println!("first sale after a kill with {} purchases: {:?}", rows(), began.elapsed());
-    until("the check passes", || server.printed().contains("ledger check passed"));
+    until_checked(|| server.printed().contains("ledger check passed"));
     server.signal(Signal::SIGTERM);
     assert_eq!(server.wait().code(), Some(0));
     let mut server = start(folder.path(), &upstream);
@@ -183,34 +177,24 @@ fn killed_server_sells_again_while_its_ledger_is_checked() {
 
 #[test]
 fn first_answer_does_not_wait_for_the_ledger_check() {
-    in_time("the first answer", |_| answers_before_it_is_ready().then_some(()));
+    // A machine that does much else may be done with the check before this test asks.
+    let is_first = (0..20).any(|_| answers_before_it_is_ready());
+    assert!(is_first, "no answer came before the ledger had been checked");
 }
 
-/// Whether the first answer takes less than half the time until the ledger has been checked.
+/// Whether a server that has answered is not ready yet.
 fn answers_before_it_is_ready() -> bool {
     let upstream = Upstream::start(|_| Reply::chat("hello"));
     let folder = folder(&upstream);
     let ledger = folder.path().join("ledger.db");
     fill(&ledger);
     write_to(&ledger);
-    let port = ReservedPort::new();
-    let page = port.address();
-    let (key, listen) = (upstream.canaries()[0].key(), page.to_string());
-    let environment = [("GATEWAY_API_KEY", key), ("TOLLGATE_SERVER__LISTEN", listen.as_str())];
-    let server = Process::start(folder.path(), &environment);
-    until("its port is taken", || TcpStream::connect(page).is_ok());
-    let began = clock::now();
+    let server = start(folder.path(), &upstream);
+    let (page, admin) = listening(&server);
     assert_eq!(ask(page, "GET", "/healthz", "").status, 200);
-    let answered = began.elapsed();
-    let (_, admin) = listening(&server);
-    let is_ready = || ask(admin, "GET", "/readyz", "").status == 200;
-    // A large ledger takes longer than `until` waits.
-    while !is_ready() {
-        assert!(began.elapsed() < Duration::from_secs(300), "{}", server.printed());
-    }
-    let ready = began.elapsed();
-    println!("{} purchases: answered after {answered:?}, ready after {ready:?}", rows());
-    answered * 2 < ready
+    let is_early = ask(admin, "GET", "/readyz", "").status == 503;
+    until_checked(|| ask(admin, "GET", "/readyz", "").status == 200);
+    is_early
 }
 
 #[test]
@@ -241,10 +225,7 @@ fn signal_during_the_start_never_kills_a_bound_server() {
         let key = upstream.canaries()[0].key();
         let environment = [("GATEWAY_API_KEY", key), ("TOLLGATE_SERVER__LISTEN", listen.as_str())];
         let mut server = Process::start(folder.path(), &environment);
-        let began = clock::now();
-        while TcpStream::connect(at).is_err() {
-            assert!(began.elapsed() < Duration::from_secs(60), "{}", server.printed());
-        }
+        as_soon_as("its port is taken", || TcpStream::connect(at).is_ok());
         server.signal(signal);
         let status = server.wait();
         assert_eq!(status.code(), Some(0), "{status}: {}", server.printed());

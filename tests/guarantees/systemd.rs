@@ -18,7 +18,7 @@ use super::startup::ask;
 use crate::long::packaging::{START, UNIT};
 use crate::support::process::{Process, Signal};
 use crate::support::server::{ReservedPort, exchange};
-use crate::support::{CHAT, certificate, until_within};
+use crate::support::{CHAT, certificate, pause, until_within};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_tollgate");
 /// A sandbox behind a passed socket, whose limits are no limit for a test.
@@ -74,7 +74,7 @@ fn restart_refuses_and_resets_no_connection() {
                     if number >= TOTAL && is_over {
                         return;
                     }
-                    thread::sleep(due.saturating_duration_since(clock::now()));
+                    pause(due.saturating_duration_since(clock::now()));
                     // On a slow machine it goes on until the last restart.
                     due =
                         if number < TOTAL { due + INTERVAL } else { clock::now() + 10 * INTERVAL };
@@ -230,7 +230,6 @@ mod long {
         let folder = TempDir::with_prefix("tollgate-systemd-").unwrap();
         let ports = [(); 3].map(|()| ReservedPort::new());
         let [page, admin, other] = ports.each_ref().map(ReservedPort::address);
-        drop(ports);
         let mut command = Command::new(program);
         for address in [page, admin, other] {
             command.args(["-l", &address.to_string()]);
@@ -258,7 +257,6 @@ mod long {
         certificate::write(folder.path(), &["localhost"]);
         let ports = [(); 2].map(|()| ReservedPort::new());
         let [page, plain] = ports.each_ref().map(ReservedPort::address);
-        drop(ports);
         let mut command = Command::new("systemd-socket-activate");
         let mut names = Vec::new();
         for (socket, port, address) in

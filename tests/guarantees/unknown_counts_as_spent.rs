@@ -18,13 +18,17 @@ fn is_unknown(answer: &Answer) -> bool {
 
 type Row = (&'static str, fn(Reply) -> Reply);
 
-/// What can become of a reply to a purchase that was taken.
-const FATES: &[Row] = &[
-    ("it is lost, orderly", |reply| reply.cut(0, Ending::Fin)),
-    ("it is lost by a reset", |reply| reply.cut(0, Ending::Reset)),
+/// Replies to a purchase that was taken which only a timeout ends.
+const ENDLESS: &[Row] = &[
     ("it never comes", |reply| reply.cut(0, Ending::Hang)),
     ("its head never ends", |reply| reply.cut(20, Ending::Hang)),
     ("its body never ends", |reply| reply.cut(90, Ending::Hang)),
+];
+
+/// What else can become of one.
+const FATES: &[Row] = &[
+    ("it is lost, orderly", |reply| reply.cut(0, Ending::Fin)),
+    ("it is lost by a reset", |reply| reply.cut(0, Ending::Reset)),
     ("it is endless", |reply| reply.then(Ending::Endless)),
     ("it is compressed", |reply| reply.header("content-encoding", "gzip")),
     ("it is compressed twice", |reply| reply.header("content-encoding", "identity, br")),
@@ -61,12 +65,13 @@ const RAW: &[(&str, &str)] = &[
 
 #[test]
 fn purchase_without_a_readable_reply_is_a_424_and_sent_once() {
-    for (fate, turn) in FATES {
+    let endless = ENDLESS.iter().map(|row| (row, SHORT));
+    for ((fate, turn), settings) in FATES.iter().map(|row| (row, "")).chain(endless) {
         let upstream = Upstream::start(move |received| match received.target.as_str() {
             "/api/v1/chat" => turn(Reply::chat("hi")),
             _ => turn(Reply::video("job-1")),
         });
-        let gate = Gate::start(&upstream, SHORT);
+        let gate = Gate::start(&upstream, settings);
         for answer in [gate.chat(), gate.video()] {
             assert!(is_unknown(&answer), "{fate}: {answer:?}");
         }
@@ -106,7 +111,7 @@ fn purchase_with_a_late_reply_is_a_424_and_sent_once() {
 fn every_invalid_reply_is_a_424() {
     for (what, bytes) in RAW {
         let upstream = Upstream::start(move |_| Reply::raw(*bytes).then(Ending::Fin));
-        let gate = Gate::start(&upstream, SHORT);
+        let gate = Gate::start(&upstream, "");
         for answer in [gate.chat(), gate.video()] {
             assert!(is_unknown(&answer), "{what}: {answer:?}");
         }
@@ -122,7 +127,7 @@ fn status_outside_the_contract_is_a_424() {
     {
         for charges in [false, true] {
             let upstream = Upstream::start(move |_| Reply::error(status).charged(charges));
-            let gate = Gate::start(&upstream, SHORT);
+            let gate = Gate::start(&upstream, "");
             let answer = gate.chat();
             assert!(is_unknown(&answer), "{status}: {answer:?}");
             assert_eq!(answer.charged().as_deref(), Some("unknown"), "{status}");

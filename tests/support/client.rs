@@ -123,10 +123,21 @@ impl Client {
         rest
     }
 
+    /// Returns whether something has arrived, or the gate has closed the connection. Does not wait.
+    pub(crate) fn has_news(&self) -> bool {
+        self.stream.set_nonblocking(true).unwrap();
+        let peeked = self.stream.peek(&mut [0]);
+        self.stream.set_nonblocking(false).unwrap();
+        !peeked.is_err_and(|error| error.kind() == ErrorKind::WouldBlock)
+    }
+
     /// Returns whether the gate closes the connection without an answer.
     pub(crate) fn is_closed(&self) -> bool {
         match patiently(|| (&self.stream).read(&mut [0])) {
             Ok(read) => read == 0,
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                panic!("still open after {PATIENCE:?}")
+            }
             Err(error) => error.kind() == ErrorKind::ConnectionReset,
         }
     }
@@ -249,7 +260,10 @@ struct Tap<'a> {
 
 impl Read for Tap<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
-        let read = patiently(|| self.stream.read(buffer))?;
+        let read = patiently(|| self.stream.read(buffer));
+        let is_late = read.as_ref().is_err_and(|error| error.kind() == ErrorKind::WouldBlock);
+        assert!(!is_late, "nothing from the gate, and no end, within {PATIENCE:?}");
+        let read = read?;
         lock(&self.record.received).extend_from_slice(&buffer[..read]);
         Ok(read)
     }

@@ -25,6 +25,9 @@ use super::{lock, until};
 
 const SETTINGS: &str = "proxy.toml";
 
+/// A test may connect long before it sends a head, on a busy machine.
+const NO_TIMEOUT: &str = "600s";
+
 /// A running tollgate, stopped on drop.
 pub(crate) struct Gate {
     upstream: Upstream,
@@ -155,6 +158,9 @@ impl Gate {
         }
         let settings = fs::read_to_string(folder.path().join(SETTINGS)).unwrap();
         environment.extend(no_rate_limit(&settings));
+        if !settings.contains("header_timeout") {
+            environment.push(("TOLLGATE_SERVER__HEADER_TIMEOUT".to_owned(), NO_TIMEOUT.to_owned()));
+        }
         let more = more.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
         environment.extend(more);
         let running = home.start(folder.path(), &environment);

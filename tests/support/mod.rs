@@ -30,7 +30,10 @@ pub(crate) mod upstream;
 
 use std::io;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread;
 use std::time::Duration;
+
+use tollgate::clock;
 
 pub(crate) use gate::Gate;
 pub(crate) use reply::{Ending, Reply};
@@ -72,14 +75,14 @@ pub(crate) fn becomes_so(max_wait: Duration, is_so: impl FnMut() -> bool) -> boo
 /// Does the same with another pause between polls, for polls that use something up.
 pub(crate) fn becomes_so_at_times(
     max_wait: Duration,
-    pause: Duration,
+    interval: Duration,
     mut is_so: impl FnMut() -> bool,
 ) -> bool {
-    for _ in 0..max_wait.as_millis() / pause.as_millis() {
+    for _ in 0..max_wait.as_millis() / interval.as_millis() {
         if is_so() {
             return true;
         }
-        std::thread::sleep(pause);
+        pause(interval);
     }
     false
 }
@@ -93,6 +96,20 @@ pub(crate) async fn eventually(what: &str, mut is_so: impl AsyncFnMut() -> bool)
     };
     let waiting = tokio::time::timeout(PATIENCE, becomes_so);
     assert!(waiting.await.is_ok(), "not within {PATIENCE:?}: {what}");
+}
+
+/// Polls without a pause until `done` returns true, for the earliest moment at which it does.
+pub(crate) fn as_soon_as(what: &str, mut is_so: impl FnMut() -> bool) {
+    let started = clock::now();
+    while !is_so() {
+        assert!(started.elapsed() < PATIENCE, "not within {PATIENCE:?}: {what}");
+        thread::yield_now();
+    }
+}
+
+/// Lets time pass, for a random moment or a pace. Nothing that a test asserts depends on it.
+pub(crate) fn pause(time: Duration) {
+    thread::sleep(time);
 }
 
 /// Returns the result of the first attempt for which the machine was fast enough. Times of settings

@@ -154,22 +154,21 @@ impl Upstream {
     /// Fills the backlog, so that connections wait until about a second after [`Upstream::open`].
     pub(crate) fn fill_backlog(&self) {
         self.0.socket.listen(0).unwrap();
-        let brief = Duration::from_millis(100);
-        while let Ok(one) = TcpStream::connect_timeout(&self.address(), brief) {
-            lock(&self.0.backlog).push(one);
-        }
+        // It has room for one.
+        lock(&self.0.backlog).push(TcpStream::connect(self.address()).unwrap());
+        let port = format!(":{:04X}", self.address().port());
+        until("the backlog is full", || {
+            let is_it = |fields: &Vec<String>| fields[1].ends_with(&port) && fields[3] == LISTEN;
+            let sockets = sockets();
+            let found = sockets.iter().find(|fields| is_it(fields)).expect("it listens");
+            found[4].ends_with(":00000001")
+        });
     }
 
     /// Returns whether a connection waits, according to the system.
     pub(crate) fn is_waited_for(&self) -> bool {
-        const SYN_SENT: &str = "02";
         let port = format!(":{:04X}", self.address().port());
-        let table = fs::read_to_string("/proc/net/tcp").unwrap();
-        let waits = |line: &str| {
-            let fields: Vec<_> = line.split_whitespace().collect();
-            fields.len() > 3 && fields[2].ends_with(&port) && fields[3] == SYN_SENT
-        };
-        table.lines().any(waits)
+        sockets().iter().any(|fields| fields[2].ends_with(&port) && fields[3] == SYN_SENT)
     }
 
     pub(crate) fn address(&self) -> SocketAddr {
@@ -295,6 +294,17 @@ impl Shared {
     fn received(&self, connection: usize, bytes: &[u8]) {
         lock(&self.connections)[connection].received.extend_from_slice(bytes);
     }
+}
+
+/// States of sockets in `/proc/net/tcp`.
+const SYN_SENT: &str = "02";
+const LISTEN: &str = "0A";
+
+/// Returns the fields of every TCP socket: number, own address, peer, state, and the lengths of its queues.
+fn sockets() -> Vec<Vec<String>> {
+    let table = fs::read_to_string("/proc/net/tcp").unwrap();
+    let fields = |line: &str| line.split_whitespace().map(str::to_owned).collect();
+    table.lines().skip(1).map(fields).collect()
 }
 
 fn accept(listener: &TcpListener, shared: &Arc<Shared>) {

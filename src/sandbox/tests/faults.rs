@@ -1,5 +1,7 @@
 //! What each word in a prompt makes of a purchase.
 
+use futures_util::FutureExt;
+
 use super::*;
 use crate::contract::money::Usd;
 use crate::sandbox::ChargeCounts;
@@ -49,9 +51,8 @@ async fn hang_charges_and_never_answers() {
         _ = &mut asked => panic!("it was answered"),
         () = running.is_charged() => {}
     }
-    let answered = tokio::time::timeout(Duration::from_millis(50), asked).await;
-    assert!(answered.is_err());
     assert_eq!(running.chat("eta-5", "Hi").await.expect("others are served").status, 200);
+    assert!(asked.now_or_never().is_none(), "it was answered");
 }
 
 #[tokio::test]

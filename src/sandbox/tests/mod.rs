@@ -21,7 +21,7 @@ use tokio::task::JoinHandle;
 use super::{Sandbox, SandboxSettings};
 
 /// No test waits longer than this for anything.
-const MAX_WAIT: Duration = Duration::from_secs(20);
+const MAX_WAIT: Duration = Duration::from_secs(60);
 
 /// A running sandbox; it ends with the test's runtime, or when told to.
 struct Running {

@@ -120,7 +120,7 @@ async fn idle_connection_gives_its_buffers_back() {
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
         };
-        timeout(Duration::from_secs(30), left_hyper).await.expect("only the server has one");
+        timeout(Duration::from_secs(60), left_hyper).await.expect("only the server has one");
     }
 }
 

@@ -157,8 +157,9 @@ async fn idle_connection_is_closed_after_a_few_seconds_without_further_requests(
     assert!(since.elapsed() >= Duration::from_secs(2), "{:?}", since.elapsed());
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn large_chat_uses_fresh_connection() {
+    let _stopped = stop_clock();
     let gateway = Gateway::start();
     let client = gateway.client();
     // Some of these are larger than the kernel's first send buffer.

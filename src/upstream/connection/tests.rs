@@ -20,7 +20,7 @@ async fn pair() -> (Connection, StdStream) {
     let tcp = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
     SockRef::from(&tcp).set_send_buffer_size(4_096).unwrap();
     let (peer, _) = listener.accept().unwrap();
-    peer.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    peer.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
     (Connection::handshake(Either::Left(tcp)).await.unwrap(), peer)
 }
 

@@ -384,35 +384,39 @@ async fn slow_ledger_frees_no_slot_early_after_a_restart() {
 fn cores_share_one_rate_limit() {
     const LIMIT: usize = 10;
     let rate_limit = rate_limit(LIMIT, 1);
-    let gateway = Gateway::slow(Duration::from_millis(5));
-    let start = clock::now();
-    let times: Vec<_> = std::thread::scope(|scope| {
-        let cores: Vec<_> = (0..3)
-            .map(|core| {
-                let (rate_limit, gateway) = (&rate_limit, &gateway);
-                scope.spawn(move || {
-                    let runtime =
-                        tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-                    runtime.block_on(async {
-                        let caller = core.to_string();
-                        let asked = (0..10).map(|_| async {
-                            gateway.request(rate_limit, chat(&caller)).await.unwrap();
-                            clock::now()
-                        });
-                        futures_util::future::join_all(asked).await
-                    })
-                })
-            })
-            .collect();
-        cores.into_iter().flat_map(|core| core.join().unwrap()).collect()
+    // The gateway takes its times, as a core may see its reply much later.
+    let times = Arc::new(Mutex::new(Vec::new()));
+    let replied = Arc::clone(&times);
+    let delay = Duration::from_millis(5);
+    let gateway = Gateway {
+        delay,
+        ..Gateway::new(move |_| {
+            lock(&replied).push(clock::now());
+            Ok(reply())
+        })
+    };
+    std::thread::scope(|scope| {
+        for core in 0..3 {
+            let (rate_limit, gateway) = (&rate_limit, &gateway);
+            scope.spawn(move || {
+                let runtime =
+                    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+                runtime.block_on(async {
+                    let caller = core.to_string();
+                    let asked = (0..10).map(|_| async {
+                        gateway.request(rate_limit, chat(&caller)).await.unwrap();
+                    });
+                    futures_util::future::join_all(asked).await;
+                });
+            });
+        }
     });
+    let mut times = lock(&times).clone();
     assert_eq!((times.len(), gateway.request_count()), (30, 30));
-    let mut times = times;
     times.sort_unstable();
     for pair in times.windows(LIMIT + 1) {
-        assert!(pair[LIMIT] - pair[0] >= SECOND - Duration::from_millis(100), "{pair:?}");
+        assert!(pair[LIMIT] - pair[0] >= SECOND, "{pair:?}");
     }
-    assert!(clock::now() - start < 10 * SECOND);
 }
 
 #[tokio::test(start_paused = true)]

@@ -78,7 +78,7 @@ fn queued_purchase_of_a_revoked_member_is_not_bought() {
         _ => Reply::video("job-1"),
     });
     let window =
-        "gateway.rate_limit = { requests = 1, seconds = 20 }\ngateway.max_wait = \"120s\"\n";
+        "gateway.rate_limit = { requests = 1, seconds = 3600 }\ngateway.max_wait = \"10000s\"\n";
     let gate = Gate::start(&upstream, &format!("{window}{MEMBERS}"));
     let (ann, bob) = (gate.member("ann"), gate.member("bob"));
     let root = gate.member_with("root", Role::Admin, SpendLimit::default());

@@ -33,7 +33,7 @@ fn disconnect_before_the_gateway_connection_releases_the_hold() {
     for store in STORES {
         let upstream = Upstream::closed(1, |_| Welcome::Serve, replied);
         upstream.fill_backlog();
-        let settings = format!("{store}\n{ONE_VIDEO}\ngateway.connect_timeout = \"9s\"");
+        let settings = format!("{store}\n{ONE_VIDEO}\ngateway.connect_timeout = \"60s\"");
         let gate = Gate::start(&upstream, &settings);
         let mut client = gate.client();
         client.send("POST", "/api/v1/video", &[("idempotency-key", "k")], VIDEO);
@@ -56,7 +56,7 @@ fn disconnect_before_the_gateway_connection_releases_the_hold() {
 fn one_of_two_waiting_clients_may_disconnect_before_the_first_byte() {
     let upstream = Upstream::closed(1, |_| Welcome::Serve, replied);
     upstream.fill_backlog();
-    let settings = format!("{ONE_VIDEO}\ngateway.connect_timeout = \"9s\"");
+    let settings = format!("{ONE_VIDEO}\ngateway.connect_timeout = \"60s\"");
     let gate = Gate::start(&upstream, &settings);
     let headers = [("idempotency-key", "k")];
     let (mut first, mut second) = (gate.client(), gate.client());

@@ -139,7 +139,7 @@ fn other_paths_get_problems_with_a_hint() {
 #[test]
 fn rate_limited_reply_has_retry_after_readable_by_listed_origins() {
     let upstream = Upstream::start(|_| Reply::chat("hi"));
-    let settings = "limits = { requests = 1, seconds = 60, burst = 1 }\n\
+    let settings = "limits = { requests = 1, seconds = 3600, burst = 1 }\n\
                     access.allowed_origins = [\"https://app.example\"]";
     let gate = Gate::start(&upstream, settings);
     assert_eq!(gate.chat().status, 200);

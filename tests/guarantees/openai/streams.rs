@@ -4,7 +4,7 @@
 use super::CHATS;
 use crate::support::client::{Answer, Client};
 use crate::support::reply::Latch;
-use crate::support::{CHAT, Ending, Gate, Reply, STORES, Upstream, in_time, until};
+use crate::support::{CHAT, Ending, Gate, Reply, STORES, Upstream, until};
 
 fn streamed() -> String {
     CHAT.replacen('{', r#"{"stream":true,"#, 1)
@@ -87,12 +87,15 @@ fn immediate_gateway_refusal_is_a_plain_status() {
         (Reply::nothing(Ending::Fin).charged(true), 424, "unknown"),
     ] {
         // A stream begins a second after the purchase was sent.
-        let (upstream, answer) = in_time("a reply within a second", |_| {
+        let mut answered = None;
+        until("a reply comes within a second", || {
             let reply = reply.clone();
             let upstream = Upstream::start(move |_| reply.clone());
             let answer = stream(&Gate::start(&upstream, ""), &[]);
-            (answer.status != 200).then_some((upstream, answer))
+            answered = (answer.status != 200).then_some((upstream, answer));
+            answered.is_some()
         });
+        let (upstream, answer) = answered.expect("until it was there");
         assert_eq!((answer.status, answer.charged().as_deref()), (status, Some(charged)));
         assert_eq!(answer.value("x-should-retry"), Some("false"));
         let message = answer.json()["error"]["message"].as_str().unwrap().to_owned();

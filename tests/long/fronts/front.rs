@@ -161,10 +161,10 @@ impl Front {
             panic!("{program}: {error}; install it: apt-get install {package}")
         });
         let mut front = Self { child, port, folder };
-        until(program, || {
-            let is_running = front.child.try_wait().unwrap().is_none();
-            let said = || fs::read_to_string(&log).unwrap_or_default();
-            assert!(is_running, "{program} does not start with its recipe: {}", said());
+        until("the front listens", || {
+            let has_ended = front.child.try_wait().unwrap().is_some();
+            let log = || fs::read_to_string(&log).unwrap_or_default();
+            assert!(!has_ended, "{program} does not start with its recipe: {}", log());
             TcpStream::connect(address).is_ok()
         });
         front
