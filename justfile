@@ -10,13 +10,13 @@ fmt:
 
 # Formatting and lints, as CI checks them
 lint:
-    ./test fmt lint
+    ./test fmt build lint
 
-# While one works: format, lints, unit tests, the map of the modules
+# While one works: format, and lints, unit tests and the structure, built once
 check:
     cargo fmt --check
-    cargo clippy --all-targets --locked -- -D warnings
-    cargo test --locked --quiet --lib --test architecture
+    RUSTC_WORKSPACE_WRAPPER="$(rustc --print sysroot)/bin/clippy-driver" CLIPPY_ARGS="-Dwarnings__CLIPPY_HACKERY__" \
+        cargo test --locked --quiet --lib --test checks -- --skip soak:: --skip corpus::
 
 # The tests alone; further words pick some: just tests --test browser
 tests *words:
@@ -49,7 +49,7 @@ fuzz target seconds="600":
 
 # Mixed good, bad and broken traffic for so many seconds, by the release build: leaks show over time
 soak seconds="600":
-    SOAK_SECONDS={{ seconds }} cargo test --release --locked --test soak -- --nocapture
+    SOAK_SECONDS={{ seconds }} cargo test --release --locked --test checks soak:: -- --nocapture
 
 # Whether tests fail when code that decides about money is changed (needs: cargo install --locked cargo-mutants);
 # hours for all of it, so pick: just mutants --shard 1/10, just mutants --file src/purchase/budget.rs

@@ -5,12 +5,10 @@
 mod agents;
 mod commands;
 mod embedding;
-mod fleet;
-mod fronts;
 mod guarantees;
+mod long;
 #[path = "support/markdown.rs"]
 #[expect(dead_code, reason = "blocks are all that is read here")]
 mod markdown;
 mod schema;
-mod sdks;
 mod support;

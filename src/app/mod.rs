@@ -30,7 +30,7 @@ use url::Url;
 
 pub use readiness::starting;
 use readings::Watched;
-pub use start::{Shutdown, open, own_addresses, prepare};
+pub use start::{Shutdown, open, own_addresses, prepare, prepare_on};
 
 use crate::access::Authenticator;
 use crate::access::quote::QuoteSigner;
@@ -66,7 +66,7 @@ use crate::tls::Tls;
 use crate::upstream::client::Client;
 use crate::upstream::fetch::MediaClient;
 use crate::upstream::rate_limit::RateLimit;
-use crate::upstream::{self, GatewayService, KeyRing};
+use crate::upstream::{self, GatewayService, KeyRing, ScriptedClient, SendAttempt};
 use crate::validate::ChatRules;
 use crate::webhooks::Webhooks;
 
@@ -114,6 +114,8 @@ pub struct SharedState {
     /// `None` without a ledger on disk.
     pub pictures: Option<Arc<Pictures>>,
     pub webhooks: Webhooks,
+    /// Sends to the gateway instead of the HTTP client, in tests.
+    pub scripted_client: Option<ScriptedClient>,
 }
 
 /// The proxy for one version of the settings, from which each core builds its stack.
@@ -318,14 +320,27 @@ impl GatewayAccount {
     }
 
     fn stack(&self, settings: &Settings, shared: &SharedState) -> io::Result<GatewayService> {
+        if let Some(client) = &shared.scripted_client {
+            return Ok(self.stack_with(client.clone(), settings, shared));
+        }
         let redactor = shared.redactor.clone();
-        Ok(pipeline::gateway(upstream::Gateway {
+        let client = Client::new(&self.base, &self.keys, &settings.gateway, redactor)?;
+        Ok(self.stack_with(client, settings, shared))
+    }
+
+    fn stack_with(
+        &self,
+        client: impl SendAttempt,
+        settings: &Settings,
+        shared: &SharedState,
+    ) -> GatewayService {
+        pipeline::gateway(upstream::Gateway {
             key_ring: Arc::clone(&self.ring),
             rate_limit: Arc::clone(&shared.rate_limit),
             max_wait: settings.gateway.max_wait,
             metrics: Arc::clone(&shared.metrics),
-            client: Client::new(&self.base, &self.keys, &settings.gateway, redactor)?,
-        }))
+            client,
+        })
     }
 }
 

@@ -53,6 +53,36 @@ pub async fn prepare(
     new_issuer: bool,
 ) -> io::Result<(SharedState, Option<Opening>)> {
     let (store, opening) = open_store(settings, admin).await?;
+    let shared = shared_state(settings, store, runtime, shutdown, secret, new_issuer)?;
+    // A ledger that is not still opened, as in PostgreSQL, would already serve callers.
+    if opening.is_none() {
+        bind(&shared).await?;
+    }
+    Ok((shared, opening))
+}
+
+/// Does the same with a ledger that is already open.
+pub async fn prepare_on(
+    settings: &Settings,
+    store: Store,
+    runtime: &Handle,
+    shutdown: &Shutdown,
+    secret: impl FnOnce() -> io::Result<Secret>,
+    new_issuer: bool,
+) -> io::Result<SharedState> {
+    let shared = shared_state(settings, store, runtime, shutdown, secret, new_issuer)?;
+    bind(&shared).await?;
+    Ok(shared)
+}
+
+fn shared_state(
+    settings: &Settings,
+    store: Store,
+    runtime: &Handle,
+    shutdown: &Shutdown,
+    secret: impl FnOnce() -> io::Result<Secret>,
+    new_issuer: bool,
+) -> io::Result<SharedState> {
     let jobs = JobRegistry::new(store.clone(), runtime.clone(), shutdown.draining.clone());
     let rate_limit =
         RateLimit::new(store.clone(), settings.gateway.rate_limit, shutdown.draining.clone());
@@ -63,7 +93,7 @@ pub async fn prepare(
     let quotes = secret.as_ref().filter(|_| settings.mcp.enabled).map(signer);
     let fingerprint = secret.as_ref().map(|secret| secret.fingerprint);
     let mode = auth_mode(settings, &store, secret)?;
-    let shared = SharedState {
+    Ok(SharedState {
         webhooks: Webhooks::new(settings, store.clone(), Arc::clone(&metrics)),
         access: Arc::new(Authenticator::new(mode, Arc::clone(&metrics))),
         redactor: Redactor::new(Arc::clone(&metrics)),
@@ -92,12 +122,8 @@ pub async fn prepare(
         new_issuer,
         quotes,
         pictures: settings.store.path().map(|path| Arc::new(Pictures::beside(path))),
-    };
-    // A ledger that is not still opened, as in PostgreSQL, would already serve callers.
-    if opening.is_none() {
-        bind(&shared).await?;
-    }
-    Ok((shared, opening))
+        scripted_client: None,
+    })
 }
 
 fn auth_mode(settings: &Settings, store: &Store, secret: Option<Secret>) -> io::Result<AuthMode> {

@@ -1,7 +1,7 @@
 //! All kinds of problems, one row each.
 //!
 //! `docs/reference/problems.md` has a section for each, with its causes. After a change, run
-//! `UPDATE_DOCS=1 cargo test --test documents`.
+//! `UPDATE_DOCS=1 cargo test --test checks documents::`.
 
 use http::StatusCode;
 

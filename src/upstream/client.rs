@@ -21,7 +21,7 @@ use url::form_urlencoded::byte_serialize;
 use super::connect::{self, Connector};
 use super::connection::Connection;
 use super::pool::Pool;
-use super::{Attempt, Error, GatewayCall, GatewayReply, SendAttempt, UnparsableReply, reply};
+use super::{Attempt, Error, GatewayCall, GatewayReply, SendAttempt, UnparsableReply};
 use crate::clock;
 use crate::config::{GatewayConfig, Key};
 use crate::contract::wire;
@@ -191,7 +191,7 @@ impl Shared {
         body: Incoming,
         attempt: &Attempt,
     ) -> Result<GatewayReply, Error> {
-        reply::check_head(head.status, &head.headers, attempt.key)?;
+        GatewayReply::check_head(head.status, &head.headers, attempt.key)?;
         let body = collect(body).await.map_err(Error::Lost)?;
         let body = self.redactor.redact_bytes(body);
         if body.len() > MAX_REPLY {

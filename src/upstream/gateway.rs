@@ -5,6 +5,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use futures_util::future::BoxFuture;
 use tracing::warn;
 
 use super::rate_limit::RateLimit;
@@ -26,6 +27,27 @@ where
 {
     fn send(&self, attempt: Attempt) -> impl Future<Output = Result<GatewayReply, Error>> + Send {
         self(attempt)
+    }
+}
+
+type Script = dyn Fn(Attempt) -> BoxFuture<'static, Result<GatewayReply, Error>> + Send + Sync;
+
+/// Stands in for the gateway and the connection to it, for tests on a paused clock.
+#[derive(Clone)]
+pub struct ScriptedClient(Arc<Script>);
+
+impl ScriptedClient {
+    pub fn new<R>(script: impl Fn(Attempt) -> R + Send + Sync + 'static) -> Self
+    where
+        R: Future<Output = Result<GatewayReply, Error>> + Send + 'static,
+    {
+        Self(Arc::new(move |attempt| Box::pin(script(attempt))))
+    }
+}
+
+impl SendAttempt for ScriptedClient {
+    fn send(&self, attempt: Attempt) -> impl Future<Output = Result<GatewayReply, Error>> + Send {
+        (self.0)(attempt)
     }
 }
 

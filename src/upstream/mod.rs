@@ -30,7 +30,7 @@ use crate::store::PurchaseId;
 
 pub use connect::{tls_config, trust_anchors};
 pub use error::{Error, UnparsableReply};
-pub use gateway::{Gateway, KeyRing, SendAttempt};
+pub use gateway::{Gateway, KeyRing, ScriptedClient, SendAttempt};
 pub use rate_limit::Slot;
 pub use reply::GatewayReply;
 

@@ -25,6 +25,25 @@ pub struct GatewayReply {
 }
 
 impl GatewayReply {
+    /// Rejects a reply by its status and headers, before the body is read.
+    pub fn check_head(status: StatusCode, headers: &HeaderMap, key: usize) -> Result<(), Error> {
+        match status {
+            StatusCode::UNAUTHORIZED => return Err(Error::KeyRejected { key }),
+            StatusCode::TOO_MANY_REQUESTS => {
+                return Err(Error::Throttled { retry_after: retry_after(headers) });
+            }
+            _ if status.is_success() || REFUSALS.contains(&status) => {}
+            _ => return Err(Error::Status(status)),
+        }
+        let plain =
+            |coding: &http::HeaderValue| coding.as_bytes().eq_ignore_ascii_case(b"identity");
+        if headers.get_all(CONTENT_ENCODING).iter().all(plain) {
+            Ok(())
+        } else {
+            Err(Error::Encoded)
+        }
+    }
+
     /// Checks the body of a success against the contract. The body stays unchanged.
     pub fn parse(
         call: &GatewayCall,
@@ -72,20 +91,6 @@ pub(super) const REFUSALS: &[StatusCode] = &[
 /// The longest `Retry-After` that is respected.
 const MAX_WAIT: Duration = Duration::from_secs(3_600);
 
-/// Rejects a reply by its status and headers, before the body is read.
-pub(super) fn check_head(status: StatusCode, headers: &HeaderMap, key: usize) -> Result<(), Error> {
-    match status {
-        StatusCode::UNAUTHORIZED => return Err(Error::KeyRejected { key }),
-        StatusCode::TOO_MANY_REQUESTS => {
-            return Err(Error::Throttled { retry_after: retry_after(headers) });
-        }
-        _ if status.is_success() || REFUSALS.contains(&status) => {}
-        _ => return Err(Error::Status(status)),
-    }
-    let plain = |coding: &http::HeaderValue| coding.as_bytes().eq_ignore_ascii_case(b"identity");
-    if headers.get_all(CONTENT_ENCODING).iter().all(plain) { Ok(()) } else { Err(Error::Encoded) }
-}
-
 fn is_object(body: &[u8]) -> bool {
     body.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'{')
 }
@@ -105,7 +110,7 @@ mod tests {
         let headers = HeaderMap::new();
         for status in 100..600 {
             let status = StatusCode::from_u16(status).unwrap();
-            let passes = check_head(status, &headers, 0).is_ok();
+            let passes = GatewayReply::check_head(status, &headers, 0).is_ok();
             let expected =
                 matches!(status.as_u16(), 200..=299 | 400 | 402 | 403 | 404 | 413 | 415 | 422);
             assert_eq!(passes, expected, "{status}");

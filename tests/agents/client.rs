@@ -1,34 +1,38 @@
 //! An agent that speaks any revision of the protocol.
 
-use std::thread;
 use std::time::Duration;
 
 use serde_json::{Value, json};
 
 use crate::support::client::Answer;
+use crate::support::received::ReceivedRequest;
 use crate::support::{Gate, Reply, Upstream};
 
 pub(super) const STATELESS: &str = "2026-07-28";
 /// The endpoint is off by default.
 pub(super) const ON: &str = "mcp.enabled = true";
+/// Quotes change, and the oldest ones end, after so many seconds.
+const QUOTE_SLOT: u64 = 300;
 
-/// Quotes change, and the oldest ones end, every five minutes. If that is near, this waits for it.
-pub(super) fn stay_within_a_slot() {
-    const SLOT: u64 = 300;
-    let left = SLOT - tollgate::clock::wall().as_secs() % SLOT;
-    if left < 20 {
-        thread::sleep(Duration::from_secs(left));
-    }
+/// Starts a gate at the beginning of a slot of time, within which equal orders have equal quotes.
+pub(super) fn gate(upstream: &Upstream, settings: &str) -> Gate {
+    Gate::start_at(upstream, settings, || {
+        let now = tollgate::clock::wall().as_secs();
+        Duration::from_secs(now - now % QUOTE_SLOT)
+    })
 }
 
-/// A gateway that accepts everything. Quotes do not change for a while.
+/// A gateway that accepts everything.
 pub(super) fn upstream() -> Upstream {
-    stay_within_a_slot();
-    Upstream::start(|received| match (&*received.method, &*received.target) {
+    Upstream::start(accept)
+}
+
+pub(super) fn accept(received: &ReceivedRequest) -> Reply {
+    match (&*received.method, &*received.target) {
         ("POST", "/api/v1/video") => Reply::video("job-1"),
         ("POST", _) => Reply::chat("hello"),
         _ => Reply::new(200, r#"{"status":"running"}"#),
-    })
+    }
 }
 
 /// A request of revision 2026-07-28 without capabilities.
@@ -65,7 +69,11 @@ pub(super) fn send(gate: &Gate, request: &Value, more: &[(&str, &str)]) -> Answe
 /// Calls a tool, and returns the result.
 pub(super) fn call(gate: &Gate, tool: &str, arguments: Value) -> Value {
     let request = request("tools/call", json!({ "name": tool, "arguments": arguments }));
-    let answer = send(gate, &request, &[]);
+    result_of(&send(gate, &request, &[]))
+}
+
+/// The complete result in an answer.
+pub(super) fn result_of(answer: &Answer) -> Value {
     assert_eq!(answer.status, 200, "{}", answer.text());
     let result = answer.json()["result"].clone();
     assert_eq!(result["resultType"], "complete", "{}", answer.text());

@@ -3,22 +3,30 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde_json::json;
+use serde_json::{Value, json};
 use tollgate::access::quote::{OrderId, QuoteSigner};
 use tollgate::access::token::Secret;
 use tollgate::contract::catalog::Catalog;
 use tollgate::store::Caller;
 use tollgate::validate;
 
-use super::client::{ON, call, stay_within_a_slot, upstream, video, with_quote};
-use crate::support::Gate;
+use super::client::{ON, accept, headers, request, result_of, video, with_quote};
 use crate::support::members::SECRET;
+use crate::support::paused::{PausedGate, PausedUpstream};
 
 const MINUTE: Duration = Duration::from_secs(60);
 
+/// Calls a tool, and returns the result.
+async fn call(gate: &PausedGate, tool: &str, arguments: Value) -> Value {
+    let request = request("tools/call", json!({ "name": tool, "arguments": arguments }));
+    let own = headers(&request);
+    let headers: Vec<_> = own.iter().map(|(name, value)| (*name, value.as_str())).collect();
+    result_of(&gate.ask("POST", "/mcp", &headers, &request.to_string()).await)
+}
+
 /// The quote that this gate gave for the video so long ago, or will give.
-fn quote(gate: &Gate, prompt: &str, ago: Duration) -> String {
-    let catalog = gate.get("/bff/catalog");
+async fn quote(gate: &PausedGate, prompt: &str, ago: Duration) -> String {
+    let catalog = gate.get("/bff/catalog").await;
     let ledger = catalog.value("tollgate-ledger").expect("a name");
     let ledger: Arc<str> = ledger.into();
     let signer = QuoteSigner::new(&Secret::new(SECRET.as_bytes()), move || Arc::clone(&ledger));
@@ -30,43 +38,43 @@ fn quote(gate: &Gate, prompt: &str, ago: Duration) -> String {
     signer.quote(&caller, id, 0, tollgate::clock::wall() - ago).to_string()
 }
 
-#[test]
-fn neighbouring_quotes_of_one_order_buy_it_once() {
-    let upstream = upstream();
-    let gate = Gate::start(&upstream, ON);
+#[tokio::test(start_paused = true)]
+async fn neighbouring_quotes_of_one_order_buy_it_once() {
+    let upstream = PausedUpstream::start(accept);
+    let gate = PausedGate::start(&upstream, ON).await;
     for (number, (first, second)) in
         [(0, 5), (5, 0), (0, 10), (10, 0), (10, 5)].into_iter().enumerate()
     {
-        stay_within_a_slot();
         let prompt = format!("tide {number}");
         let mut order = video();
         order["prompt"] = json!(prompt);
-        let [first, second] = [first, second].map(|ago| quote(&gate, &prompt, ago * MINUTE));
+        let first = quote(&gate, &prompt, first * MINUTE).await;
+        let second = quote(&gate, &prompt, second * MINUTE).await;
         assert_ne!(first, second);
-        let bought = call(&gate, "create_video", with_quote(order.clone(), &first));
+        let bought = call(&gate, "create_video", with_quote(order.clone(), &first)).await;
         assert_eq!(bought["structuredContent"]["replayed"], false, "{bought}");
-        let again = call(&gate, "create_video", with_quote(order.clone(), &second));
+        let again = call(&gate, "create_video", with_quote(order.clone(), &second)).await;
         assert_eq!(again["structuredContent"]["replayed"], true, "{again}");
-        let forgetful = call(&gate, "create_video", order);
+        let forgetful = call(&gate, "create_video", order).await;
         assert_eq!(forgetful["structuredContent"]["replayed"], true, "{forgetful}");
         assert_eq!(upstream.purchases(), number + 1);
     }
 }
 
-#[test]
-fn unused_quote_ends_after_a_quarter_of_an_hour() {
-    let upstream = upstream();
-    let gate = Gate::start(&upstream, ON);
-    let old = quote(&gate, "a lighthouse", 15 * MINUTE);
-    let refused = call(&gate, "create_video", with_quote(video(), &old));
+#[tokio::test(start_paused = true)]
+async fn unused_quote_ends_after_a_quarter_of_an_hour() {
+    let upstream = PausedUpstream::start(accept);
+    let gate = PausedGate::start(&upstream, ON).await;
+    let old = quote(&gate, "a lighthouse", 15 * MINUTE).await;
+    let refused = call(&gate, "create_video", with_quote(video(), &old)).await;
     assert_eq!(refused["structuredContent"]["code"], "purchase_not_found", "{refused}");
     assert_eq!(refused["structuredContent"]["charged"], "no");
     let detail = refused["structuredContent"]["detail"].as_str().unwrap();
     assert!(detail.contains("expired") && detail.contains("call quote again"), "{detail}");
     assert_eq!(upstream.purchases(), 0);
-    let new = quote(&gate, "a lighthouse", Duration::ZERO);
+    let new = quote(&gate, "a lighthouse", Duration::ZERO).await;
     for expected in [false, true] {
-        let bought = call(&gate, "create_video", with_quote(video(), &new));
+        let bought = call(&gate, "create_video", with_quote(video(), &new)).await;
         assert_eq!(bought["structuredContent"]["replayed"], expected, "{bought}");
     }
     assert_eq!(upstream.purchases(), 1);

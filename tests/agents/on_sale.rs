@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::client::{ON, chat, quote_in, request, send, upstream, video, with_quote};
+use super::client::{ON, chat, gate, quote_in, request, send, upstream, video, with_quote};
 use crate::support::members::Holder;
 use crate::support::{Gate, until};
 
@@ -31,7 +31,7 @@ fn assert_refused(result: &Value) {
 #[test]
 fn agent_buys_what_its_caller_may_buy() {
     let upstream = upstream();
-    let gate = Gate::start(&upstream, &format!("{ON}\naccess.mode = \"members\""));
+    let gate = gate(&upstream, &format!("{ON}\naccess.mode = \"members\""));
     let ann = gate.member("ann");
     assert!(seen(&gate, &ann).len() > 2);
     let quote = quote_in(&call(&gate, &ann, "create_video", &video()));

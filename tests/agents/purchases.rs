@@ -3,10 +3,10 @@
 use serde_json::{Value, json};
 
 use super::client::{
-    ON, call, chat, quote_in, request, request_of, send, text, upstream, video, with_quote,
+    ON, call, chat, gate, quote_in, request, request_of, send, text, upstream, video, with_quote,
 };
 use crate::support::reply::Latch;
-use crate::support::{Ending, Gate, Reply, Upstream, until};
+use crate::support::{Ending, Reply, Upstream, until};
 
 fn code(result: &Value) -> &str {
     result["structuredContent"]["code"].as_str().unwrap_or_default()
@@ -16,8 +16,7 @@ fn code(result: &Value) -> &str {
 fn video_is_bought_with_its_quote_and_only_once() {
     let upstream = upstream();
     let budget = "budget.caller = { day = \"10.00\" }";
-    let mut gate =
-        Gate::binary(&upstream, &format!("{ON}\n{budget}\nstore.url = \"sqlite:ledger.db\""), &[]);
+    let mut gate = gate(&upstream, &format!("{ON}\n{budget}\nstore.url = \"sqlite:ledger.db\""));
     let first = call(&gate, "create_video", video());
     assert_eq!(upstream.purchases(), 0);
     let facts = &first["structuredContent"];
@@ -56,7 +55,7 @@ fn video_is_bought_with_its_quote_and_only_once() {
 #[test]
 fn changed_order_does_not_match_its_quote() {
     let upstream = upstream();
-    let gate = Gate::start(&upstream, ON);
+    let gate = gate(&upstream, ON);
     let quote = quote_in(&call(&gate, "quote", json!({ "video": video() })));
     let mut changed = video();
     changed["duration"] = json!(10);
@@ -85,7 +84,7 @@ fn changed_order_does_not_match_its_quote() {
 #[test]
 fn chat_below_the_threshold_is_bought_at_once_and_replayed() {
     let upstream = upstream();
-    let gate = Gate::start(&upstream, ON);
+    let gate = gate(&upstream, ON);
     let first = call(&gate, "chat", chat());
     assert_eq!((text(&first), &first["structuredContent"]["cost"]), ("hello", &json!("0.006000")));
     assert_eq!(call(&gate, "chat", chat())["structuredContent"]["replayed"], true);
@@ -101,7 +100,7 @@ fn chat_below_the_threshold_is_bought_at_once_and_replayed() {
 #[test]
 fn chat_from_the_threshold_on_needs_a_quote() {
     let upstream = upstream();
-    let gate = Gate::start(&upstream, &format!("{ON}\nmcp.ask = \"0.006\""));
+    let gate = gate(&upstream, &format!("{ON}\nmcp.ask = \"0.006\""));
     let offered = call(&gate, "chat", chat());
     assert_eq!(offered["structuredContent"]["state"], "open");
     assert_eq!(upstream.purchases(), 0);
@@ -116,7 +115,7 @@ fn chat_from_the_threshold_on_needs_a_quote() {
 #[test]
 fn further_copy_needs_a_new_quote_that_is_asked_for() {
     let upstream = upstream();
-    let gate = Gate::start(&upstream, ON);
+    let gate = gate(&upstream, ON);
     let again = |expected: &str| {
         let asked = call(&gate, "quote", json!({ "chat": chat(), "again": true }));
         assert_eq!(asked["structuredContent"]["state"], expected, "{asked}");
@@ -138,7 +137,7 @@ fn further_copy_needs_a_new_quote_that_is_asked_for() {
 #[test]
 fn person_decides_where_the_client_can_ask() {
     let upstream = upstream();
-    let gate = Gate::start(&upstream, &format!("{ON}\nbudget.caller = {{ day = \"50.00\" }}"));
+    let gate = gate(&upstream, &format!("{ON}\nbudget.caller = {{ day = \"50.00\" }}"));
     let order = |more: Value| {
         let mut params = json!({ "name": "create_video", "arguments": video() });
         for (name, value) in more.as_object().unwrap() {
@@ -193,7 +192,7 @@ fn person_decides_where_the_client_can_ask() {
 #[test]
 fn unknown_outcome_tells_the_model_to_ask_with_the_same_quote() {
     let upstream = Upstream::start(|_| Reply::nothing(Ending::Fin).charged(true));
-    let gate = Gate::start(&upstream, ON);
+    let gate = gate(&upstream, ON);
     gate.told_elsewhere(0);
     let quote = quote_in(&call(&gate, "quote", json!({ "video": video() })));
     for _ in 0..3 {
@@ -215,7 +214,7 @@ fn unknown_outcome_tells_the_model_to_ask_with_the_same_quote() {
 #[test]
 fn refusal_is_a_result_with_the_problem() {
     let upstream = upstream();
-    let gate = Gate::start(&upstream, &format!("{ON}\nbudget.caller = {{ day = \"0.01\" }}"));
+    let gate = gate(&upstream, &format!("{ON}\nbudget.caller = {{ day = \"0.01\" }}"));
     let mut wrong = chat();
     wrong["messages"][0]["role"] = json!("robot");
     wrong["modle"] = json!("x");
@@ -270,7 +269,7 @@ fn refusal_is_a_result_with_the_problem() {
 #[test]
 fn refusal_of_the_gateway_costs_nothing_and_is_told() {
     let upstream = Upstream::start(|_| Reply::new(400, r#"{"error":{"message":"too rude"}}"#));
-    let gate = Gate::start(&upstream, ON);
+    let gate = gate(&upstream, ON);
     let refused = call(&gate, "chat", chat());
     assert_eq!((&refused["isError"], code(&refused)), (&json!(true), "refused_by_gateway"));
     assert!(text(&refused).contains("status 400: too rude. Nothing was charged"), "{refused}");
@@ -279,7 +278,7 @@ fn refusal_of_the_gateway_costs_nothing_and_is_told() {
 #[test]
 fn quotes_and_videos_of_one_member_are_useless_to_another() {
     let upstream = upstream();
-    let gate = Gate::start(
+    let gate = gate(
         &upstream,
         &format!("{ON}\naccess.mode = \"members\"\nstore.url = \"sqlite:ledger.db\""),
     );
@@ -311,7 +310,7 @@ fn finished_video_has_its_address_and_its_status_is_data() {
         "POST" => Reply::video("job-1"),
         _ => Reply::new(200, status),
     });
-    let gate = Gate::start(&upstream, ON);
+    let gate = gate(&upstream, ON);
     let quote = quote_in(&call(&gate, "create_video", video()));
     call(&gate, "create_video", with_quote(video(), &quote));
     let found = call(&gate, "get_video", json!({ "request_id": "job-1" }));
@@ -330,7 +329,7 @@ fn finished_video_has_its_address_and_its_status_is_data() {
 fn slow_chat_reports_progress_if_the_client_asks_for_it() {
     let latch = Latch::new();
     let upstream = Upstream::start(move |_| Reply::chat("late").when(latch));
-    let gate = Gate::start(&upstream, ON);
+    let gate = gate(&upstream, ON);
     let mut slow = request("tools/call", json!({ "name": "chat", "arguments": chat() }));
     slow["params"]["_meta"]["progressToken"] = json!("p1");
     let mut client = gate.client();
@@ -366,7 +365,7 @@ fn slow_chat_reports_progress_if_the_client_asks_for_it() {
 fn tools_that_buy_count_as_purchases_and_others_do_not() {
     let upstream = upstream();
     let limits = "limits = { requests = 1, seconds = 3600, burst = 1 }";
-    let gate = Gate::start(&upstream, &format!("{ON}\n{limits}"));
+    let gate = gate(&upstream, &format!("{ON}\n{limits}"));
     for _ in 0..3 {
         assert_eq!(call(&gate, "quote", json!({ "chat": chat() }))["isError"], false);
     }
@@ -380,7 +379,7 @@ fn tools_that_buy_count_as_purchases_and_others_do_not() {
 fn requests_with_one_quote_at_the_same_time_buy_once() {
     let latch = Latch::new();
     let upstream = Upstream::start(move |_| Reply::chat("hello").when(latch));
-    let gate = Gate::start(&upstream, ON);
+    let gate = gate(&upstream, ON);
     let quote = quote_in(&call(&gate, "quote", json!({ "chat": chat() })));
     std::thread::scope(|scope| {
         let one = |arguments: Value| scope.spawn(|| call(&gate, "chat", arguments));

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::client::{ON, STATELESS, call, chat, headers, request, send, upstream};
+use super::client::{ON, STATELESS, call, chat, gate, headers, request, send, upstream};
 use crate::support::Gate;
 use crate::support::client::Answer;
 use crate::support::login::Login;
@@ -18,10 +18,10 @@ fn error(answer: &Answer) -> (u16, i64) {
 #[test]
 fn endpoint_is_off_by_default_and_has_one_method() {
     let upstream = upstream();
-    let off = Gate::start(&upstream, "");
+    let off = gate(&upstream, "");
     let answer = send(&off, &request("server/discover", json!({})), &[]);
     assert_eq!((answer.status, &*answer.code()), (404, "unknown_endpoint"));
-    let gate = Gate::start(&upstream, ON);
+    let gate = gate(&upstream, ON);
     for method in ["GET", "DELETE"] {
         let answer = gate.ask(method, "/mcp", &[], "");
         assert_eq!((answer.status, answer.value("allow")), (405, Some("POST")), "{method}");
@@ -31,7 +31,7 @@ fn endpoint_is_off_by_default_and_has_one_method() {
 #[test]
 fn stateless_client_discovers_lists_and_calls() {
     let upstream = upstream();
-    let gate = Gate::start(&upstream, ON);
+    let gate = gate(&upstream, ON);
     let found = send(&gate, &request("server/discover", json!({})), &[]).json();
     assert_eq!(found["id"], 7);
     let found = &found["result"];
@@ -61,7 +61,7 @@ fn stateless_client_discovers_lists_and_calls() {
 #[test]
 fn client_of_an_older_revision_is_served_without_a_session() {
     let upstream = upstream();
-    let gate = Gate::start(&upstream, ON);
+    let gate = gate(&upstream, ON);
     for version in ["2025-11-25", "2025-06-18"] {
         let params = json!({
             "protocolVersion": version,
@@ -103,7 +103,7 @@ fn client_of_an_older_revision_is_served_without_a_session() {
 #[test]
 fn unknown_revision_of_initialize_is_answered_with_a_known_one() {
     let upstream = upstream();
-    let gate = Gate::start(&upstream, ON);
+    let gate = gate(&upstream, ON);
     for version in [json!("1999-01-01"), json!(STATELESS), Value::Null] {
         let mut params = json!({ "capabilities": {} });
         if version.is_string() {
@@ -118,7 +118,7 @@ fn unknown_revision_of_initialize_is_answered_with_a_known_one() {
 #[test]
 fn headers_that_differ_from_the_body_are_rejected() {
     let upstream = upstream();
-    let gate = Gate::start(&upstream, ON);
+    let gate = gate(&upstream, ON);
     let body = request("tools/call", json!({ "name": "chat", "arguments": chat() }));
     let right = headers(&body);
     let right: Vec<_> = right.iter().map(|(name, value)| (*name, value.as_str())).collect();
@@ -147,7 +147,7 @@ fn headers_that_differ_from_the_body_are_rejected() {
 #[test]
 fn unusable_request_gets_the_error_of_its_revision() {
     let upstream = upstream();
-    let gate = Gate::start(&upstream, ON);
+    let gate = gate(&upstream, ON);
     let without = |name: &str| {
         let mut body = request("tools/list", json!({}));
         let meta = body["params"]["_meta"].as_object_mut().unwrap();
@@ -195,7 +195,7 @@ fn unusable_request_gets_the_error_of_its_revision() {
 fn page_of_another_origin_is_rejected_unless_listed() {
     let upstream = upstream();
     let listed = "access.allowed_origins = [\"https://app.example.com\"]";
-    let gate = Gate::start(&upstream, &format!("{ON}\n{listed}"));
+    let gate = gate(&upstream, &format!("{ON}\n{listed}"));
     let list = request("tools/list", json!({}));
     let answer = send(&gate, &list, &[("origin", "https://evil.example")]);
     assert_eq!((answer.status, &*answer.code()), (403, "origin_not_allowed"));
@@ -214,7 +214,7 @@ fn page_of_another_origin_is_rejected_unless_listed() {
 #[test]
 fn only_tools_that_take_chats_accept_large_messages() {
     let upstream = upstream();
-    let gate = Gate::start(&upstream, &format!("{ON}\nserver.video_body = \"4KiB\""));
+    let gate = gate(&upstream, &format!("{ON}\nserver.video_body = \"4KiB\""));
     let large = "x".repeat(5_000);
     let mut long = chat();
     long["messages"][0]["content"] = json!(large);
@@ -229,7 +229,7 @@ fn only_tools_that_take_chats_accept_large_messages() {
 #[test]
 fn sold_services_decide_which_tools_exist() {
     let upstream = upstream();
-    let gate = Gate::start(&upstream, &format!("{ON}\nmcp.tools = [\"chat\"]"));
+    let gate = gate(&upstream, &format!("{ON}\nmcp.tools = [\"chat\"]"));
     let listed = send(&gate, &request("tools/list", json!({})), &[]).json();
     let tools = listed["result"]["tools"].as_array().unwrap().clone();
     let names: Vec<_> = tools.iter().map(|tool| &tool["name"]).collect();
@@ -247,7 +247,7 @@ fn login_is_named_where_callers_come_from_one() {
     let list = request("tools/list", json!({}));
     let url = "server.public_url = \"https://chat.example.com\"\nserver.prefix = \"/ai\"";
     for (settings, base) in [("", None), (url, Some("https://chat.example.com/ai"))] {
-        let gate = Gate::start(&upstream, &format!("{ON}\n{}\n{settings}", login.settings()));
+        let gate = gate(&upstream, &format!("{ON}\n{}\n{settings}", login.settings()));
         let base = base.map_or_else(|| format!("http://{}", gate.address()), str::to_owned);
         let refused = send(&gate, &list, &[]);
         let challenge = refused.value("www-authenticate").unwrap_or_default();
@@ -267,6 +267,6 @@ fn login_is_named_where_callers_come_from_one() {
         let answer = send(&gate, &list, &[("authorization", &bearer)]);
         assert_eq!(answer.status, 200, "{}", answer.text());
     }
-    let open = Gate::start(&upstream, ON);
+    let open = gate(&upstream, ON);
     assert_eq!(open.get("/.well-known/oauth-protected-resource/mcp").status, 404);
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::{Source, is_name, none, production, words};
+use super::{Source, is_name, none, production, words};
 
 /// Names that may be defined more than once, because each is clear within its module.
 const SHARED_TYPE_NAMES: &[&str] = &[];

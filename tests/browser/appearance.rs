@@ -14,7 +14,7 @@ use crate::watch::Tamper;
 const MESSAGE: (&str, &str) = ("textbox", "Message");
 const JSON: (&str, &str) = ("Content-Type", "application/json");
 const VIEWS: &[&str] = &["chat", "video", "usage"];
-const AXE: &str = "axe/node_modules/axe-core/axe.min.js";
+const AXE: &str = "tools/axe.js";
 /// What axe finds wrong: its rule, and where.
 pub(crate) const VIOLATIONS: &str = "axe.run(document, { resultTypes: ['violations'], preload: false, rules: { 'target-size': { enabled: true } } }).then(({ violations }) =>
     violations.flatMap(({ id, nodes }) => nodes.map(({ target, failureSummary }) => `${id} ${target} ${failureSummary}`)).join('\\n'))";
@@ -266,9 +266,8 @@ fn chat_sheets_and_rich_answers_pass_axe() {
 /// Makes [`VIOLATIONS`] something that the page can be asked.
 pub(crate) fn load_axe(page: &Page) {
     let file = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).with_file_name(AXE);
-    let axe = fs::read_to_string(&file).unwrap_or_else(|fault| {
-        panic!("{}: {fault}; `./test needs` installs it: npm install --prefix target/axe axe-core@4.14.1", file.display())
-    });
+    let axe = fs::read_to_string(&file)
+        .unwrap_or_else(|fault| panic!("{}: {fault}; `./test needs` installs it", file.display()));
     page.evaluate(&format!("{axe}; 0"));
 }
 

@@ -25,7 +25,7 @@ impl CertifiedService {
     fn start(secret: Option<&str>) -> Self {
         let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().expect("the target folder");
         let module = target.join("sdks/login/node_modules/oidc-provider/lib/index.js");
-        assert!(module.exists(), "oidc-provider is missing: run tests/sdks/install");
+        assert!(module.exists(), "oidc-provider is missing: run tests/long/sdks/install");
         let mut command = Command::new("node");
         command.arg("tests/browser/certified/service.mjs").arg(module).stdin(Stdio::piped());
         command.envs(secret.map(|secret| ("OIDC_CLIENT_SECRET", secret)));

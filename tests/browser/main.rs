@@ -35,7 +35,7 @@ mod pictures;
 mod prefix;
 mod purchases;
 mod receipts;
-#[path = "../fleet/relay.rs"]
+#[path = "../long/fleet/relay.rs"]
 #[expect(dead_code, reason = "the page is moved, and nothing is stopped")]
 mod relay;
 mod scenarios;

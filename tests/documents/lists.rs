@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use tollgate::contract::event::EventKind;
 use tollgate::sandbox::SANDBOX_FAULTS;
 
+use super::references::sources;
 use crate::markdown::{read, rows, section, spans};
-use crate::references::sources;
 
 #[test]
 fn every_payload_fault_is_documented() {

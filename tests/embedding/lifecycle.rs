@@ -1,16 +1,16 @@
 //! How a gate starts, changes its settings and ends within its application.
 
 use std::path::Path;
-use std::time::Duration;
 
 use http::{Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full};
 use tokio::runtime::Handle;
-use tokio::time::{sleep, timeout};
+use tokio::time::timeout;
 use tollgate::{Body, Config, Peer, StartError, Tollgate};
 use tower::ServiceExt;
 
 use super::{CHAT, PATIENCE, request};
+use crate::support::eventually;
 
 fn on_disk(folder: &Path) -> Config {
     Config::sandbox().instant().folder(folder).set("store.url", "sqlite:tollgate.db")
@@ -33,12 +33,8 @@ async fn text(answer: Response<Body>) -> String {
 #[tokio::test]
 async fn new_gate_learns_its_balance_by_itself() {
     let gate = Tollgate::new(Config::sandbox()).unwrap();
-    let learned = async {
-        while !text(get(&gate, "/bff/me").await).await.contains("\"balance\"") {
-            sleep(Duration::from_millis(5)).await;
-        }
-    };
-    timeout(PATIENCE, learned).await.expect("the account is polled");
+    let is_known = async || text(get(&gate, "/bff/me").await).await.contains("\"balance\"");
+    eventually("the account is polled", is_known).await;
     gate.shutdown().await;
 }
 
@@ -68,12 +64,8 @@ async fn dropped_gate_leaves_nothing_running() {
     let gate = Tollgate::new(on_disk(folder.path())).unwrap();
     // The request has the last clone.
     assert_eq!(gate.oneshot(request()).await.unwrap().status(), StatusCode::OK);
-    let ended = async {
-        while Handle::current().metrics().num_alive_tasks() > before {
-            sleep(Duration::from_millis(5)).await;
-        }
-    };
-    timeout(PATIENCE, ended).await.expect("its tasks end");
+    let have_ended = async || Handle::current().metrics().num_alive_tasks() <= before;
+    eventually("its tasks end", have_ended).await;
     let next = Tollgate::new(on_disk(folder.path())).expect("the ledger is free");
     next.shutdown().await;
 }

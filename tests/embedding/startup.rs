@@ -6,12 +6,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::runtime::Handle;
-use tokio::time::{sleep, timeout};
 use tollgate::{Config, StartError, Tollgate, clock};
 use tower::ServiceExt;
 use tracing_subscriber::fmt;
 
-use super::PATIENCE;
+use crate::support::eventually;
+use crate::support::paused::pass;
 
 const LIVE: [(&str, &str); 1] =
     [("GATEWAY_API_KEY", "svc_sk_0123456789abcdef0123456789abcdef01234567")];
@@ -50,9 +50,9 @@ async fn clock_that_was_set_is_logged_once() {
     clock::set_wall(Some(clock::wall()));
     let gate = Tollgate::new(Config::default()).unwrap();
     let (day, minute) = (Duration::from_secs(86_400), Duration::from_secs(60));
-    sleep(minute).await;
+    pass(minute).await;
     clock::set_wall(Some(clock::wall() + day));
-    sleep(3 * minute).await;
+    pass(3 * minute).await;
     clock::set_wall(None);
     let logged = lines.text();
     let is_step = |line: &&str| line.contains("clock was set") && line.contains("seconds=864");
@@ -125,12 +125,8 @@ async fn failed_start_leaves_nothing_running_and_the_store_unlocked() {
     std::fs::write(folder.path().join("empty.json"), r#"{"keys":[]}"#).unwrap();
     let failed = Tollgate::new(read(&format!("{store}{jwt}"), folder.path(), &[]));
     assert!(matches!(failed, Err(StartError::System(_))), "{failed:?}");
-    let nothing_runs = async {
-        while Handle::current().metrics().num_alive_tasks() > before {
-            sleep(Duration::from_millis(5)).await;
-        }
-    };
-    timeout(PATIENCE, nothing_runs).await.expect("what was begun ends");
+    let nothing_runs = async || Handle::current().metrics().num_alive_tasks() <= before;
+    eventually("what was begun ends", nothing_runs).await;
     let gate = Tollgate::new(read(store, folder.path(), &[])).expect("the store is free");
     gate.shutdown().await;
 }

@@ -9,7 +9,7 @@ use tollgate::clock::wall;
 use crate::support::client::{Answer, Client};
 use crate::support::login_service::{Browser, LoginService};
 use crate::support::process::Signal;
-use crate::support::{Gate, Reply, Upstream, until};
+use crate::support::{Gate, Reply, Upstream, until, until_within};
 
 const METADATA: &str = "/.well-known/openid-configuration";
 
@@ -37,10 +37,7 @@ fn rotated_keys_are_fetched_again_but_not_for_each_forged_key_id() {
     service.rotate("two");
     let began = wall();
     // Keys are fetched at most every 30 seconds, and an address has 30 failures a minute.
-    while sign_in() != 303 {
-        assert!((wall() - began) < Duration::from_secs(600), "the new key is never fetched");
-        thread::sleep(Duration::from_secs(3));
-    }
+    until_within(Duration::from_secs(600), "the new key is fetched", || sign_in() == 303);
     let fetched = service.times_asked("/keys");
     for number in 0..10 {
         let mut browser = Browser::default();

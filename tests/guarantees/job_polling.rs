@@ -2,17 +2,14 @@
 
 use std::io::Read;
 use std::net::Ipv4Addr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Barrier};
-use std::thread;
 use std::time::Duration;
 
-use tollgate::clock;
-
 use crate::support::client::Answer;
+use crate::support::paused::{PausedGate, PausedUpstream};
 use crate::support::process::Signal;
 use crate::support::received::ReceivedRequest;
-use crate::support::upstream::Welcome;
 use crate::support::{Gate, Reply, Upstream, VIDEO, until};
 
 const POLL: &str = "/api/v1/video/status?request_id=job-1";
@@ -28,8 +25,12 @@ fn upstream(say: impl Fn(&ReceivedRequest) -> Reply + Send + Sync + 'static) -> 
     })
 }
 
-fn polls(upstream: &Upstream) -> usize {
-    upstream.received_requests().iter().filter(|received| received.target.starts_with(POLL)).count()
+/// The same on a paused clock.
+fn paused(say: impl Fn(&ReceivedRequest) -> Reply + Send + Sync + 'static) -> PausedUpstream {
+    PausedUpstream::start(move |received| match received.method.as_str() {
+        "POST" => Reply::video("job-1"),
+        _ => say(received),
+    })
 }
 
 /// The events of a stream: name, id, data.
@@ -61,46 +62,34 @@ fn unknown_job_is_not_found_without_asking_the_gateway() {
     assert_eq!(upstream.requests(), 0);
 }
 
-#[test]
-fn five_hundred_concurrent_watchers_cost_one_poll() {
-    let upstream = upstream(|_| Reply::new(200, RUNNING).after(Duration::from_millis(300)));
-    let gate = Gate::start(&upstream, "");
-    let start = clock::now();
-    assert_eq!(gate.video().status, 200);
-    let together = Barrier::new(50);
-    thread::scope(|scope| {
-        for _ in 0..50 {
-            scope.spawn(|| {
-                let mut client = gate.client();
-                together.wait();
-                for _ in 0..10 {
-                    client.send("GET", POLL, &[], "");
-                    let answer = client.answer();
-                    assert_eq!((answer.status, answer.text().as_str()), (200, RUNNING));
-                    assert_eq!(answer.value("cache-control"), Some("no-store"));
-                }
-            });
-        }
-    });
-    let intervals = (clock::now() - start).as_secs() / 5;
-    assert!(polls(&upstream) as u64 <= 1 + intervals, "{} polls", polls(&upstream));
+#[tokio::test(start_paused = true)]
+async fn five_hundred_concurrent_watchers_cost_one_poll() {
+    let slow = Duration::from_millis(300);
+    let upstream = paused(move |_| Reply::new(200, RUNNING).after(slow));
+    let gate = PausedGate::start(&upstream, "").await;
+    assert_eq!(gate.video().await.status, 200);
+    let calls: Vec<_> = (0..500).map(|_| gate.send("GET", POLL, &[], "")).collect();
+    for call in calls {
+        let answer = call.answer().await;
+        assert_eq!((answer.status, answer.text().as_str()), (200, RUNNING));
+        assert_eq!(answer.value("cache-control"), Some("no-store"));
+    }
+    assert_eq!(upstream.requests() - upstream.purchases(), 1);
 }
 
-#[test]
-fn event_stream_follows_a_job_to_its_end() {
+#[tokio::test(start_paused = true)]
+async fn event_stream_follows_a_job_to_its_end() {
     let is_done = Arc::new(AtomicBool::new(false));
     let done = Arc::clone(&is_done);
-    let upstream = upstream(move |_| match done.load(Ordering::SeqCst) {
-        true => Reply::new(200, DONE),
-        false => Reply::new(200, RUNNING),
-    });
-    let gate = Gate::start(&upstream, "");
-    assert_eq!(gate.video().status, 200);
-    assert_eq!(gate.get(POLL).text(), RUNNING);
-    let mut client = gate.client();
-    client.send("GET", EVENTS, &[], "");
+    let upstream =
+        paused(move |_| Reply::new(200, if done.load(Ordering::SeqCst) { DONE } else { RUNNING }));
+    let gate = PausedGate::start(&upstream, "").await;
+    assert_eq!(gate.video().await.status, 200);
+    assert_eq!(gate.get(POLL).await.text(), RUNNING);
+    let stream = gate.send("GET", EVENTS, &[], "");
+    gate.settle().await;
     is_done.store(true, Ordering::SeqCst);
-    let answer = client.answer();
+    let answer = stream.answer().await;
     assert_eq!((answer.status, answer.value("content-type")), (200, Some("text/event-stream")));
     assert_eq!(answer.value("cache-control"), Some("no-store, no-transform"));
     assert_eq!(answer.value("x-accel-buffering"), Some("no"));
@@ -114,22 +103,23 @@ fn event_stream_follows_a_job_to_its_end() {
         assert!(data.ends_with(&format!(r#","status":{body}}}"#)), "{data}");
     }
     // Who knows the end is told to stay away, and who does not is told once more.
-    let again = gate.ask("GET", EVENTS, &[("Last-Event-ID", &told[1].1)], "");
+    let again = gate.ask("GET", EVENTS, &[("Last-Event-ID", &told[1].1)], "").await;
     assert_eq!((again.status, again.body.len()), (204, 0));
     for id in [&*told[0].1, "unknown"] {
-        let again = gate.ask("GET", EVENTS, &[("Last-Event-ID", id)], "");
+        let again = gate.ask("GET", EVENTS, &[("Last-Event-ID", id)], "").await;
         assert_eq!(events(&again), told[1..], "{id}");
     }
-    let listed = gate.get("/bff/jobs").json();
+    let listed = gate.get("/bff/jobs").await.json();
     let job = &listed["jobs"][0];
     assert_eq!((&job["request_id"], &job["state"]), (&"job-1".into(), &"finished".into()));
     assert_eq!(
         (&job["price"], &job["status"]["status"]),
         (&"3.000000".into(), &"completed".into())
     );
-    let polled = polls(&upstream);
-    assert_eq!(gate.get(POLL).text(), DONE);
-    assert_eq!(polls(&upstream), polled);
+    let asked = upstream.requests();
+    assert_eq!(gate.get(POLL).await.text(), DONE);
+    gate.advance(Duration::from_secs(3_600)).await;
+    assert_eq!(upstream.requests(), asked);
 }
 
 #[test]
@@ -167,25 +157,23 @@ fn gateway_404_for_a_new_job_keeps_it_open() {
     assert!(gate.get("/bff/jobs").text().contains(r#""state":"open""#));
 }
 
-#[test]
-fn job_is_polled_with_the_key_that_made_it() {
-    let upstream = Upstream::with(
-        2,
-        |_| Welcome::Serve,
-        |received| match received.number {
-            0 => Reply::error(401),
-            1 => Reply::video("job-1"),
-            _ => Reply::new(200, RUNNING),
-        },
-    );
-    let gate = Gate::start(&upstream, "");
-    assert_eq!(gate.post("/api/v1/video", VIDEO).status, 200);
+#[tokio::test(start_paused = true)]
+async fn job_is_polled_with_the_key_that_made_it() {
+    let upstream = PausedUpstream::with(2, |received| match received.number {
+        0 => Reply::error(401),
+        1 => Reply::video("job-1"),
+        _ => Reply::new(200, RUNNING),
+    });
+    let gate = PausedGate::start(&upstream, "").await;
+    assert_eq!(gate.post("/api/v1/video", VIDEO).await.status, 200);
     // The key that was refused may be tried again by now.
-    thread::sleep(Duration::from_millis(1_100));
-    assert_eq!(gate.get(POLL).text(), RUNNING);
+    gate.advance(Duration::from_millis(1_100)).await;
+    assert_eq!(gate.get(POLL).await.text(), RUNNING);
     let received = upstream.received_requests();
     assert_ne!(received[0].values("authorization"), received[1].values("authorization"));
-    assert_eq!(received[1].values("authorization"), received[2].values("authorization"));
+    for poll in &received[2..] {
+        assert_eq!(received[1].values("authorization"), poll.values("authorization"));
+    }
 }
 
 /// Whoever can name a job of a caller without credentials sees its status, but not its prompt.

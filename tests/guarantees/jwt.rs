@@ -1,20 +1,25 @@
 //! Who comes with a token of a web app's own login is known by it; whoever made one up is not.
 
-use std::thread;
 use std::time::Duration;
 
 use serde_json::json;
 
 use crate::support::client::Answer;
 use crate::support::login::{Login, b64};
-use crate::support::{CHAT, Gate, Reply, Upstream, VIDEO};
+use crate::support::paused::{PausedGate, PausedUpstream};
+use crate::support::received::ReceivedRequest;
+use crate::support::{CHAT, Gate, Reply, Upstream, VIDEO, until};
 
-fn upstream() -> Upstream {
-    Upstream::start(|received| match (&*received.method, &*received.target) {
+fn reply(received: &ReceivedRequest) -> Reply {
+    match (&*received.method, &*received.target) {
         ("POST", "/api/v1/video") => Reply::video("job-1"),
         ("POST", _) => Reply::chat("hello"),
         _ => Reply::new(200, r#"{"status":"running"}"#),
-    })
+    }
+}
+
+fn upstream() -> Upstream {
+    Upstream::start(reply)
 }
 
 fn buy(gate: &Gate, bearer: &str, key: &str) -> Answer {
@@ -73,34 +78,38 @@ fn forged_jwt_buys_nothing() {
     assert_eq!(upstream.connections(), 0);
     assert_eq!(buy(&gate, &good, "a-key").status, 200);
     assert_eq!(upstream.requests(), 1);
-    assert_eq!(login.asked(), 1, "unknown keys made us ask for none, so soon after the start");
 }
 
-#[test]
-fn jobs_and_keys_of_one_subject_are_hidden_from_others() {
-    let (upstream, login) = (upstream(), Login::start());
-    let gate = Gate::start(&upstream, &login.settings());
-    let [ada, eve] = ["ada", "eve"].map(|name| login.bearer(&gate, &login.claims(name, 600)));
+#[tokio::test(start_paused = true)]
+async fn jobs_and_keys_of_one_subject_are_hidden_from_others() {
+    let (upstream, login) = (PausedUpstream::start(reply), Login::start());
+    let folder = tempfile::tempdir().unwrap();
+    let gate = PausedGate::start(&upstream, &login.settings_in(folder.path())).await;
+    let [ada, eve] = ["ada", "eve"].map(|name| login.token(&login.claims(name, 600)));
     // The same key for both: each buys one of its own, and has it again with a renewed token.
+    let buy = async |bearer: &str| {
+        let headers = [("authorization", bearer), ("idempotency-key", "the-same-for-both")];
+        gate.ask("POST", "/api/v1/chat", &headers, CHAT).await
+    };
     for bearer in [&ada, &eve] {
-        let answer = buy(&gate, bearer, "the-same-for-both");
+        let answer = buy(bearer).await;
         assert_eq!((answer.status, answer.value("idempotent-replayed")), (200, None));
     }
-    let renewed = login.bearer(&gate, &login.claims("ada", 1_200));
-    let again = buy(&gate, &renewed, "the-same-for-both");
+    let renewed = login.token(&login.claims("ada", 1_200));
+    let again = buy(&renewed).await;
     assert_eq!((again.status, again.value("idempotent-replayed")), (200, Some("true")));
     assert_eq!(upstream.charges(), [6_000; 2]);
 
-    let ordered = gate.ask("POST", "/api/v1/video", &[("authorization", &ada)], VIDEO);
+    let ordered = gate.ask("POST", "/api/v1/video", &[("authorization", &ada)], VIDEO).await;
     assert_eq!(ordered.status, 200);
-    // After its first poll, a job without watchers is polled less often.
-    upstream.wait_for(4);
-    let asked = upstream.requests();
+    // The job is polled once, and a while later again.
+    upstream.wait_for(4).await;
     let status = "/api/v1/video/status?request_id=job-1";
-    let others = gate.ask("GET", status, &[("authorization", &eve)], "");
+    let others = gate.ask("GET", status, &[("authorization", &eve)], "").await;
     assert_eq!((others.status, &*others.code()), (404, "job_not_found"));
-    assert_eq!(upstream.requests(), asked);
-    assert_eq!(gate.ask("GET", status, &[("authorization", &renewed)], "").status, 200);
+    gate.settle().await;
+    assert_eq!(upstream.requests(), 4, "a stranger's question causes no poll");
+    assert_eq!(gate.ask("GET", status, &[("authorization", &renewed)], "").await.status, 200);
 }
 
 #[test]
@@ -132,12 +141,7 @@ fn unreachable_issuer_does_not_stop_known_keys() {
     assert_eq!(refused.value("retry-after"), Some("30"));
     assert_eq!(upstream.connections(), 0);
     login.is_up(true);
-    // It is asked again within five seconds; a slow machine has more.
-    let back = (0..600).any(|_| {
-        thread::sleep(Duration::from_millis(100));
-        buy(&gate, &bearer, "a-key").status == 200
-    });
-    assert!(back, "its keys were asked for {} times", login.asked());
+    until("its keys are fetched again", || buy(&gate, &bearer, "a-key").status == 200);
     login.is_up(false);
     // A token that was not seen before, checked with the keys that are known.
     let other = login.bearer(&gate, &login.claims("eve", 3_600));
@@ -145,22 +149,22 @@ fn unreachable_issuer_does_not_stop_known_keys() {
     assert_eq!(upstream.charges(), [6_000; 2]);
 }
 
-#[test]
-fn event_stream_ends_when_its_token_expires() {
-    let (upstream, login) = (upstream(), Login::start());
-    let gate = Gate::start(&upstream, &login.settings());
-    let long = login.bearer(&gate, &login.claims("ada", 3_600));
-    assert_eq!(gate.ask("POST", "/api/v1/video", &[("authorization", &long)], VIDEO).status, 200);
-    // On a slow machine a short token may be over before it is shown.
-    let answer = [2, 4, 8].into_iter().find_map(|seconds| {
-        let short = login.bearer(&gate, &login.claims("ada", seconds));
-        let target = "/bff/events?request_id=job-1";
-        let answer = gate.ask("GET", target, &[("authorization", &short)], "");
-        (answer.status != 401).then_some(answer)
-    });
-    // The answer is whole, which a stream is not before it ends.
-    let answer = answer.expect("in time");
-    assert_eq!(answer.status, 200, "{}", answer.text());
-    let open = gate.ask("GET", "/bff/jobs", &[("authorization", &long)], "");
+#[tokio::test(start_paused = true)]
+async fn event_stream_ends_when_its_token_expires() {
+    let (upstream, login) = (PausedUpstream::start(reply), Login::start());
+    let folder = tempfile::tempdir().unwrap();
+    let gate = PausedGate::start(&upstream, &login.settings_in(folder.path())).await;
+    let [long, short] = [3_600, 60].map(|seconds| login.token(&login.claims("ada", seconds)));
+    let ordered = gate.ask("POST", "/api/v1/video", &[("authorization", &long)], VIDEO).await;
+    assert_eq!(ordered.status, 200);
+    let target = "/bff/events?request_id=job-1";
+    let stream = gate.send("GET", target, &[("authorization", &short)], "");
+    gate.advance(Duration::from_secs(58)).await;
+    assert!(!stream.is_answered());
+    gate.advance(Duration::from_secs(3)).await;
+    assert!(stream.is_answered(), "it has ended");
+    assert_eq!(stream.answer().await.status, 200);
+    assert_eq!(gate.ask("GET", target, &[("authorization", &short)], "").await.status, 401);
+    let open = gate.ask("GET", "/bff/jobs", &[("authorization", &long)], "").await;
     assert!(open.text().contains("job-1"), "the job itself goes on: {}", open.text());
 }

@@ -1,16 +1,16 @@
 //! What a caller may do how often, how large and how slowly, told before anything is read or bought.
 
 use std::io::Write;
-use std::thread;
 use std::time::Duration;
 
 use socket2::SockRef;
 use tollgate::clock;
 
 use crate::support::client::Answer;
+use crate::support::paused::{PausedGate, PausedUpstream};
 use crate::support::process::addresses_in;
 use crate::support::reply::Latch;
-use crate::support::{CHAT, Gate, Reply, Upstream, in_time, until};
+use crate::support::{CHAT, Gate, Reply, Upstream, until};
 
 const POLL: &str = "/api/v1/video/status?request_id=job-1";
 const MEBIBYTE: usize = 1 << 20;
@@ -32,19 +32,13 @@ fn third_call_in_a_burst_of_two_gets_retry_after() {
     let upstream = upstream();
     let gate = Gate::start(
         &upstream,
-        "limits = { requests = 2, seconds = 60, burst = 2, concurrent = 9 }",
+        "limits = { requests = 2, seconds = 3600, burst = 2, concurrent = 9 }",
     );
-    let policy = Some("\"caller\";q=2;w=60");
-    let began = clock::now();
+    let policy = Some("\"caller\";q=2;w=3600");
     for room in [1, 0] {
         let answer = gate.chat();
         assert_eq!((answer.status, answer.value("ratelimit-policy")), (200, policy));
-        let (left, whole_again) = left(&answer);
-        assert_eq!(left, room);
-        // Each second that has passed is one less.
-        let whole = 60 - 30 * room;
-        let passed = began.elapsed().as_secs();
-        assert!((whole - passed.min(whole)..=whole).contains(&whole_again), "{whole_again}");
+        assert_eq!(left(&answer), (room, 3_600 - 1_800 * room));
         assert_eq!(answer.value("retry-after"), None);
     }
     let refused = gate.chat();
@@ -52,7 +46,7 @@ fn third_call_in_a_burst_of_two_gets_retry_after() {
     assert_eq!(refused.charged().as_deref(), Some("no"));
     assert_eq!((left(&refused).0, refused.value("ratelimit-policy")), (0, policy));
     let wait: u64 = refused.value("retry-after").unwrap().parse().unwrap();
-    assert!((1..=30).contains(&wait), "{wait}");
+    assert!((1..=1_800).contains(&wait), "{wait}");
     assert!(!refused.closes, "its body was small and had arrived");
     assert_eq!(upstream.requests(), 2);
 }
@@ -60,7 +54,7 @@ fn third_call_in_a_burst_of_two_gets_retry_after() {
 #[test]
 fn connection_outlives_the_refusal_of_a_small_request_only() {
     let upstream = upstream();
-    let gate = Gate::start(&upstream, "limits = { requests = 1, seconds = 60, burst = 1 }");
+    let gate = Gate::start(&upstream, "limits = { requests = 1, seconds = 3600, burst = 1 }");
     let mut client = gate.client();
     for status in [200, 429, 429] {
         client.send("POST", "/api/v1/chat", &[], CHAT);
@@ -80,7 +74,7 @@ fn connection_outlives_the_refusal_of_a_small_request_only() {
 #[test]
 fn counted_refusal_reports_the_remaining_limit() {
     let upstream = upstream();
-    let settings = "limits = { requests = 2, seconds = 60, burst = 5, concurrent = 9 }";
+    let settings = "limits = { requests = 2, seconds = 3600, burst = 5, concurrent = 9 }";
     let gate = Gate::start(&upstream, settings);
     let text = [("content-type", "text/plain")];
     for (headers, body, status, room) in
@@ -88,23 +82,25 @@ fn counted_refusal_reports_the_remaining_limit() {
     {
         let answer = gate.ask("POST", "/api/v1/chat", headers, body);
         assert_eq!((answer.status, left(&answer).0), (status, room), "{}", answer.text());
-        assert_eq!(answer.value("ratelimit-policy"), Some("\"caller\";q=2;w=60"));
+        assert_eq!(answer.value("ratelimit-policy"), Some("\"caller\";q=2;w=3600"));
     }
 }
 
 #[test]
-fn retry_after_is_at_least_a_second_and_then_succeeds() {
+fn retry_after_is_at_least_a_second_and_a_later_call_is_served() {
     let upstream = upstream();
     let gate =
         Gate::start(&upstream, "limits = { requests = 1, seconds = 1, burst = 1, concurrent = 9 }");
     assert_eq!(gate.chat().status, 200);
-    // The limiter admits one more request a second later.
-    let second =
-        in_time("two within a second", |_| Some(gate.chat()).filter(|answer| answer.status != 200));
-    assert_eq!(second.status, 429);
-    assert_eq!(second.value("retry-after"), Some("1"));
-    thread::sleep(Duration::from_secs(1));
-    assert_eq!(gate.chat().status, 200);
+    // A slow machine may need longer than a second for a call, which is then served.
+    let mut refused = None;
+    until("a call is refused", || {
+        refused = Some(gate.chat()).filter(|answer| answer.status != 200);
+        refused.is_some()
+    });
+    let refused = refused.unwrap();
+    assert_eq!((refused.status, refused.value("retry-after")), (429, Some("1")));
+    until("a call is served again", || gate.chat().status == 200);
 }
 
 #[test]
@@ -278,8 +274,9 @@ fn client_that_keeps_sending_still_reads_the_refusal() {
     let streamed = format!("{head}Transfer-Encoding: chunked\r\n\r\n{MEBIBYTE:x}\r\n");
     let elsewhere = announced.replacen("/chat", "/nothing", 1);
     for (head, status) in [(announced, 413), (streamed, 413), (elsewhere, 404)] {
-        // The gate reads on for a second.
-        let (mut client, answer) = in_time("the refusal is there to read", |_| {
+        // The gate reads on for a second, which may be too short for a slow machine.
+        let mut kept = None;
+        until("the refusal is there to read", || {
             let mut client = gate.client();
             // Else the client's own kernel would take all of it before anything can go wrong.
             SockRef::from(client.stream()).set_send_buffer_size(16_384).unwrap();
@@ -287,9 +284,12 @@ fn client_that_keeps_sending_still_reads_the_refusal() {
             let piece = [b' '; 16_384];
             // As a client does that reads only when it has written: a reset would show here or below.
             let mut pieces = 0..MEBIBYTE / piece.len();
-            pieces.try_for_each(|_| client.try_write(&piece)).ok()?;
-            client.try_answer().map(|answer| (client, answer))
+            let is_written = pieces.all(|_| client.try_write(&piece).is_ok());
+            let answer = if is_written { client.try_answer() } else { None };
+            kept = answer.map(|answer| (client, answer));
+            kept.is_some()
         });
+        let (mut client, answer) = kept.unwrap();
         assert_eq!((answer.status, answer.closes), (status, true));
         client.stream().write_all(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n").ok();
         assert_eq!(client.rest(), b"", "nothing is answered after it");
@@ -297,32 +297,33 @@ fn client_that_keeps_sending_still_reads_the_refusal() {
     assert_eq!(upstream.requests(), 0);
 }
 
-#[test]
-fn slow_body_times_out_and_buys_nothing() {
-    let upstream = upstream();
-    let gate = Gate::start(&upstream, "server.body_timeout = \"300ms\"");
-    let chunked = [("Transfer-Encoding", "chunked")];
-    let announced = [("Content-Length", "1000")];
-    for headers in [&chunked, &announced] {
-        let mut client = gate.client();
-        let started = clock::now();
-        client.send("POST", "/api/v1/chat", headers, "1\r\n{\r\n");
+#[tokio::test(start_paused = true)]
+async fn slow_body_times_out_and_buys_nothing() {
+    let upstream = PausedUpstream::start(|_| Reply::chat("hello"));
+    let timeout = Duration::from_millis(300);
+    let gate = PausedGate::start(&upstream, "server.body_timeout = \"300ms\"").await;
+    for headers in [&[][..], &[("Content-Length", "1000")]] {
+        let start = clock::now();
         // A byte now and then does not prolong it.
-        let mut slow = client.stream().try_clone().unwrap();
-        let dribble = thread::spawn(move || {
-            for _ in 0..600 {
-                thread::sleep(Duration::from_millis(50));
-                if slow.write_all(b"1\r\n \r\n").is_err() {
-                    return;
-                }
-            }
-        });
-        let answer = client.answer();
-        let took = clock::now().duration_since(started);
+        let pieces = std::iter::repeat_n((Duration::from_millis(50), " "), 1_000);
+        let answer = gate.send_slowly(("POST", "/api/v1/chat"), headers, pieces).answer().await;
+        let took = clock::now() - start;
         assert_eq!((answer.status, answer.code().as_str()), (408, "request_timeout"));
-        assert_eq!((answer.charged().as_deref(), answer.closes), (Some("no"), true));
-        assert!((300..20_000).contains(&took.as_millis()), "{took:?}");
-        dribble.join().unwrap();
+        assert_eq!(answer.charged().as_deref(), Some("no"));
+        assert!((timeout..2 * timeout).contains(&took), "{took:?}");
+    }
+    assert_eq!(upstream.requests(), 0);
+}
+
+#[test]
+fn connection_with_an_incomplete_body_is_closed_at_its_timeout() {
+    let upstream = upstream();
+    let gate = Gate::start(&upstream, "server.body_timeout = \"1s\"");
+    for headers in [[("Transfer-Encoding", "chunked")], [("Content-Length", "1000")]] {
+        let mut client = gate.client();
+        client.send("POST", "/api/v1/chat", &headers, "1\r\n{\r\n");
+        let answer = client.answer();
+        assert_eq!((answer.status, answer.closes), (408, true));
     }
     assert_eq!(upstream.requests(), 0);
 }
@@ -330,7 +331,8 @@ fn slow_body_times_out_and_buys_nothing() {
 #[test]
 fn request_bodies_together_respect_max_body_memory() {
     let upstream = upstream();
-    let gate = Gate::start(&upstream, "server.max_body_memory = \"4MiB\"");
+    let gate =
+        Gate::start(&upstream, "server.max_body_memory = \"4MiB\"\nserver.body_timeout = \"1h\"");
     let head = |length: &str| {
         let address = gate.address();
         let start = "POST /api/v1/chat HTTP/1.1\r\nContent-Type: application/json";

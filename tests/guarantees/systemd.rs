@@ -14,8 +14,8 @@ use socket2::{Domain, Socket, Type};
 use tempfile::TempDir;
 use tollgate::clock;
 
-use super::packaging::{START, UNIT, is_long};
 use super::startup::ask;
+use crate::long::packaging::{START, UNIT};
 use crate::support::process::{Process, Signal};
 use crate::support::server::{ReservedPort, exchange};
 use crate::support::{CHAT, certificate, pause, until_within};
@@ -53,10 +53,9 @@ fn passing(folder: &Path, socket: impl Into<OwnedFd>, more: &[(&str, &str)]) -> 
     command
 }
 
-/// `./test long` sends a thousand requests.
 #[test]
 fn restart_refuses_and_resets_no_connection() {
-    let total = if is_long() { 1_000 } else { 200 };
+    const TOTAL: usize = 200;
     const INTERVAL: Duration = Duration::from_millis(5);
     const RESTARTS: usize = 3;
     let folder = TempDir::with_prefix("tollgate-systemd-").unwrap();
@@ -70,15 +69,15 @@ fn restart_refuses_and_resets_no_connection() {
         let client = scope.spawn({
             let (sent, restarts) = (&sent, &restarts);
             move || {
-                for number in 0..20 * total {
+                for number in 0..20 * TOTAL {
                     let is_over = restarts.load(Ordering::Relaxed) == RESTARTS;
-                    if number >= total && is_over {
+                    if number >= TOTAL && is_over {
                         return;
                     }
                     pause(due.saturating_duration_since(clock::now()));
                     // On a slow machine it goes on until the last restart.
                     due =
-                        if number < total { due + INTERVAL } else { clock::now() + 10 * INTERVAL };
+                        if number < TOTAL { due + INTERVAL } else { clock::now() + 10 * INTERVAL };
                     sent.fetch_add(1, Ordering::Relaxed);
                     scope.spawn(move || {
                         let body = CHAT.replace("hello", &format!("hello {number}"));
@@ -92,7 +91,7 @@ fn restart_refuses_and_resets_no_connection() {
         for restart in 1..=RESTARTS {
             server.address("page");
             until_within(START, "requests are sent", || {
-                sent.load(Ordering::Relaxed) >= total * restart / 4 || client.is_finished()
+                sent.load(Ordering::Relaxed) >= TOTAL * restart / 4 || client.is_finished()
             });
             assert!(!client.is_finished(), "requests were sent before restart {restart}");
             server.signal(Signal::SIGTERM);
@@ -102,71 +101,6 @@ fn restart_refuses_and_resets_no_connection() {
         }
     });
     server.address("page");
-}
-
-#[test]
-fn passed_sockets_are_found_by_name() {
-    let program = "systemd-socket-activate";
-    let found = Command::new(program).arg("--version").output();
-    assert!(found.is_ok(), "{program} is missing: apt-get install systemd");
-    let folder = TempDir::with_prefix("tollgate-systemd-").unwrap();
-    let ports = [(); 3].map(|()| ReservedPort::new());
-    let [page, admin, other] = ports.each_ref().map(ReservedPort::address);
-    let mut command = Command::new(program);
-    for address in [page, admin, other] {
-        command.args(["-l", &address.to_string()]);
-    }
-    command.args(["--fdname=public:admin:other"]);
-    for (name, value) in PASSED {
-        let value = if *name == "TOLLGATE_ADMIN__LISTEN" { "systemd:admin" } else { value };
-        command.args(["-E", &format!("{name}={value}")]);
-    }
-    command.arg(PROGRAM).current_dir(folder.path()).env_clear();
-    let mut server = Process::spawn(command);
-    until_within(START, "the service manager listens", || TcpStream::connect(page).is_ok());
-    assert_eq!(server.address("admin"), admin);
-    for address in [page, other] {
-        assert_eq!(ask(address, "POST", "/api/v1/chat", CHAT).status, 200);
-    }
-    assert_eq!(ask(admin, "GET", "/readyz", "").status, 200);
-    server.signal(Signal::SIGTERM);
-    assert_eq!(server.wait().code(), Some(0), "{}", server.printed());
-}
-
-#[test]
-fn shipped_sockets_serve_https_and_its_redirect() {
-    let folder = TempDir::with_prefix("tollgate-systemd-").unwrap();
-    certificate::write(folder.path(), &["localhost"]);
-    let ports = [(); 2].map(|()| ReservedPort::new());
-    let [page, plain] = ports.each_ref().map(ReservedPort::address);
-    let mut command = Command::new("systemd-socket-activate");
-    let mut names = Vec::new();
-    for (socket, port, address) in [("tollgate", "443", page), ("tollgate-redirect", "80", plain)] {
-        let unit = fs::read_to_string(format!("contrib/{socket}.socket")).unwrap();
-        assert!(unit.contains(&format!("\nListenStream={port}\n")), "{unit}");
-        let name = unit.lines().find_map(|line| line.strip_prefix("FileDescriptorName="));
-        names.push(name.unwrap().to_owned());
-        command.args(["-l", &address.to_string()]);
-    }
-    command.arg(format!("--fdname={}", names.join(":")));
-    let tls = [
-        ("TOLLGATE_SERVER__TLS", certificate::SETTING),
-        ("TOLLGATE_SERVER__REDIRECT", "[\"systemd:redirect\"]"),
-    ];
-    for (name, value) in PASSED.iter().chain(&tls) {
-        command.args(["-E", &format!("{name}={value}")]);
-    }
-    command.arg(PROGRAM).current_dir(folder.path()).env_clear();
-    let mut server = Process::spawn(command);
-    until_within(START, "the service manager listens", || TcpStream::connect(plain).is_ok());
-    assert_eq!(server.address("page"), page);
-    let answer = exchange(plain, "GET", "/a?b", &[("host", "localhost")], "");
-    assert!(answer.starts_with("HTTP/1.1 308 "), "{answer}");
-    assert!(answer.contains("\r\nlocation: https://localhost/a?b\r\n"), "{answer}");
-    let answer = exchange(page, "GET", "/healthz", &[], "");
-    assert!(answer.contains("expected https on this port"), "{answer}");
-    server.signal(Signal::SIGTERM);
-    assert_eq!(server.wait().code(), Some(0), "{}", server.printed());
 }
 
 #[test]
@@ -282,4 +216,78 @@ fn watchdog_of_another_process_is_not_answered() {
     server.signal(Signal::SIGTERM);
     let words = [(); 3].map(|()| manager.next().lines().next().unwrap().to_owned());
     assert_eq!(words, ["STATUS=opening the ledger", "READY=1", "STOPPING=1"]);
+}
+
+/// These need the program `systemd-socket-activate`.
+mod long {
+    use super::*;
+
+    #[test]
+    fn passed_sockets_are_found_by_name() {
+        let program = "systemd-socket-activate";
+        let found = Command::new(program).arg("--version").output();
+        assert!(found.is_ok(), "{program} is missing: apt-get install systemd");
+        let folder = TempDir::with_prefix("tollgate-systemd-").unwrap();
+        let ports = [(); 3].map(|()| ReservedPort::new());
+        let [page, admin, other] = ports.each_ref().map(ReservedPort::address);
+        drop(ports);
+        let mut command = Command::new(program);
+        for address in [page, admin, other] {
+            command.args(["-l", &address.to_string()]);
+        }
+        command.args(["--fdname=public:admin:other"]);
+        for (name, value) in PASSED {
+            let value = if *name == "TOLLGATE_ADMIN__LISTEN" { "systemd:admin" } else { value };
+            command.args(["-E", &format!("{name}={value}")]);
+        }
+        command.arg(PROGRAM).current_dir(folder.path()).env_clear();
+        let mut server = Process::spawn(command);
+        until_within(START, "the service manager listens", || TcpStream::connect(page).is_ok());
+        assert_eq!(server.address("admin"), admin);
+        for address in [page, other] {
+            assert_eq!(ask(address, "POST", "/api/v1/chat", CHAT).status, 200);
+        }
+        assert_eq!(ask(admin, "GET", "/readyz", "").status, 200);
+        server.signal(Signal::SIGTERM);
+        assert_eq!(server.wait().code(), Some(0), "{}", server.printed());
+    }
+
+    #[test]
+    fn shipped_sockets_serve_https_and_its_redirect() {
+        let folder = TempDir::with_prefix("tollgate-systemd-").unwrap();
+        certificate::write(folder.path(), &["localhost"]);
+        let ports = [(); 2].map(|()| ReservedPort::new());
+        let [page, plain] = ports.each_ref().map(ReservedPort::address);
+        drop(ports);
+        let mut command = Command::new("systemd-socket-activate");
+        let mut names = Vec::new();
+        for (socket, port, address) in
+            [("tollgate", "443", page), ("tollgate-redirect", "80", plain)]
+        {
+            let unit = fs::read_to_string(format!("contrib/{socket}.socket")).unwrap();
+            assert!(unit.contains(&format!("\nListenStream={port}\n")), "{unit}");
+            let name = unit.lines().find_map(|line| line.strip_prefix("FileDescriptorName="));
+            names.push(name.unwrap().to_owned());
+            command.args(["-l", &address.to_string()]);
+        }
+        command.arg(format!("--fdname={}", names.join(":")));
+        let tls = [
+            ("TOLLGATE_SERVER__TLS", certificate::SETTING),
+            ("TOLLGATE_SERVER__REDIRECT", "[\"systemd:redirect\"]"),
+        ];
+        for (name, value) in PASSED.iter().chain(&tls) {
+            command.args(["-E", &format!("{name}={value}")]);
+        }
+        command.arg(PROGRAM).current_dir(folder.path()).env_clear();
+        let mut server = Process::spawn(command);
+        until_within(START, "the service manager listens", || TcpStream::connect(plain).is_ok());
+        assert_eq!(server.address("page"), page);
+        let answer = exchange(plain, "GET", "/a?b", &[("host", "localhost")], "");
+        assert!(answer.starts_with("HTTP/1.1 308 "), "{answer}");
+        assert!(answer.contains("\r\nlocation: https://localhost/a?b\r\n"), "{answer}");
+        let answer = exchange(page, "GET", "/healthz", &[], "");
+        assert!(answer.contains("expected https on this port"), "{answer}");
+        server.signal(Signal::SIGTERM);
+        assert_eq!(server.wait().code(), Some(0), "{}", server.printed());
+    }
 }

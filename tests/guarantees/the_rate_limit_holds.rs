@@ -2,19 +2,19 @@
 //! share it fairly.
 
 mod limits;
+mod processes;
 mod queueing;
 mod restarts;
 
-use std::thread;
 use std::time::Duration;
 
-use crate::support::client::{Answer, Client};
-use crate::support::process::Signal;
-use crate::support::{CHAT, Ending, Gate, Reply, Upstream, in_time, until};
+use crate::support::client::Answer;
+use crate::support::paused::{PausedCall, PausedGate, PausedUpstream};
+use crate::support::{CHAT, Ending, Reply};
 
 /// A gateway that answers what it is asked.
-fn upstream() -> Upstream {
-    Upstream::start(|received| match received.target.as_str() {
+fn upstream() -> PausedUpstream {
+    PausedUpstream::start(|received| match received.target.as_str() {
         "/api/v1/chat" => Reply::chat("hi"),
         "/api/v1/video" => Reply::video(&format!("job-{}", received.number)),
         _ => Reply::new(200, r#"{"status":"processing"}"#),
@@ -22,18 +22,30 @@ fn upstream() -> Upstream {
 }
 
 /// A gate that believes its clients who they are.
-fn gate(upstream: &Upstream, settings: &str) -> Gate {
-    Gate::start(upstream, &format!("server.trusted_proxies = [\"127.0.0.0/8\"]\n{settings}"))
+async fn gate(upstream: &PausedUpstream, settings: &str) -> PausedGate {
+    let settings = format!("server.trusted_proxies = [\"127.0.0.0/8\"]\n{settings}");
+    PausedGate::start(upstream, &settings).await
 }
 
 /// Sends a chat like no other from the caller with this number.
-fn send(gate: &Gate, caller: usize, words: &str) -> Client {
-    let mut client = gate.client();
+fn send(gate: &PausedGate, caller: usize, words: &str) -> PausedCall {
     let address = format!("198.51.100.{caller}");
     let key = uuid::Uuid::now_v7().to_string();
     let headers = [("X-Forwarded-For", address.as_str()), ("Idempotency-Key", key.as_str())];
-    client.send("POST", "/api/v1/chat", &headers, &CHAT.replace("hello", words));
-    client
+    gate.send("POST", "/api/v1/chat", &headers, &CHAT.replace("hello", words))
+}
+
+/// Waits for all answers.
+async fn answers(calls: impl IntoIterator<Item = PausedCall>) -> Vec<Answer> {
+    let mut answers = Vec::new();
+    for call in calls {
+        answers.push(call.answer().await);
+    }
+    answers
+}
+
+fn served(answers: &[Answer]) -> usize {
+    answers.iter().filter(|answer| answer.status == 200).count()
 }
 
 /// Served, or told when to return and that it costs nothing.
@@ -59,13 +71,8 @@ fn books(requests: u64, seconds: u64) -> Reply {
     )
 }
 
-/// A figure of `/metrics`.
-fn figure(gate: &Gate, name: &str) -> usize {
-    let metrics = gate.metrics();
-    let line = metrics.lines().find_map(|line| line.strip_prefix(&format!("tollgate_{name} ")));
-    line.unwrap_or_else(|| panic!("no {name} in {metrics}")).parse().unwrap()
-}
-
-fn wait_until_waiting(gate: &Gate, count: usize) {
-    until("they wait for the window", || figure(gate, "rate_limit_waiting") == count);
+/// Lets all tasks go on until they wait, and asserts how many wait for a slot.
+async fn assert_waiting(gate: &PausedGate, count: usize) {
+    gate.settle().await;
+    assert_eq!(gate.figure("rate_limit_waiting"), count);
 }

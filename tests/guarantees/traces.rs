@@ -1,5 +1,7 @@
 //! The trace context of a caller in the log, and the times of a purchase in its answer.
 
+use std::time::Duration;
+
 use serde_json::Value;
 
 use crate::support::client::Answer;
@@ -60,10 +62,7 @@ fn timings(answer: &Answer) -> Vec<(String, f64)> {
 #[test]
 fn answer_to_a_purchase_says_where_the_time_went() {
     const DELAY: u64 = 40;
-    let upstream = Upstream::start(|_| {
-        std::thread::sleep(std::time::Duration::from_millis(DELAY));
-        Reply::chat("hello")
-    });
+    let upstream = Upstream::start(|_| Reply::chat("hello").after(Duration::from_millis(DELAY)));
     let gate = Gate::start(&upstream, &format!("access.allowed_origins = [\"{ORIGIN}\"]"));
     let key = ("idempotency-key", "one");
     let bought = buy(&gate, &[key, ("origin", ORIGIN)], CHAT);

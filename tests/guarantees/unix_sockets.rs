@@ -8,7 +8,7 @@ use std::path::Path;
 
 use tempfile::TempDir;
 
-use super::packaging::START;
+use crate::long::packaging::START;
 use crate::support::process::{Process, Signal, run};
 use crate::support::{CHAT, PATIENCE, certificate, until_within};
 

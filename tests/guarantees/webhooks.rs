@@ -14,10 +14,11 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 
+use crate::support::paused::{PausedGate, PausedUpstream};
 use crate::support::process::Signal;
 use crate::support::received::{ReceivedRequest, parse_head, read_head, values};
 use crate::support::reply::Latch;
-use crate::support::upstream::Welcome;
+use crate::support::server::ReservedPort;
 use crate::support::{CHAT, Ending, Gate, Reply, Upstream, lock, process, until};
 
 pub(crate) const SECRET: &str = "whsec_MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY=";
@@ -207,32 +208,41 @@ fn budget_that_is_nearly_spent_is_reported_once() {
     }
 }
 
-#[test]
-fn key_that_stays_refused_is_reported_once_over_restarts() {
-    let (receiver, are_all_refused) = (Receiver::ok(), Latch::new());
+#[tokio::test(start_paused = true)]
+async fn key_that_stays_refused_is_reported_once_over_restarts() {
+    let are_all_refused = Latch::new();
     let first = Mutex::new(None);
     let answer = move |received: &ReceivedRequest| {
         let key = received.values("authorization")[0].to_owned();
         let is_first = *lock(&first).get_or_insert_with(|| key.clone()) == key;
         if is_first || are_all_refused.is_open() { Reply::error(401) } else { Reply::chat("hi") }
     };
-    let upstream = Upstream::with(2, |_| Welcome::Serve, answer);
+    let upstream = PausedUpstream::with(2, answer);
+    // Nothing listens there, so events stay in the ledger.
+    let port = ReservedPort::new();
+    let webhook = format!("webhooks = [{{ url = \"http://{}/\"", port.address());
     let settings =
-        format!("store.url = \"sqlite:ledger.db\"\n{}", receiver.settings("[\"key.refused\"]"));
-    let secret = [("TOLLGATE_WEBHOOK_SECRET", SECRET)];
-    let mut gate = Gate::binary(&upstream, &settings, &secret);
-    assert_eq!(gate.chat().status, 200);
-    assert_eq!(receiver.wait_for(1)[0].json()["data"]["key"], 1);
+        format!("store.url = \"sqlite:ledger.db\"\n{webhook}, events = [\"key.refused\"] }}]\n");
+    let mut gate = PausedGate::start(&upstream, &settings).await;
+    let reported = |gate: &PausedGate| -> Vec<Value> {
+        let ledger = rusqlite::Connection::open(gate.folder().join("ledger.db")).unwrap();
+        let mut rows = ledger.prepare("SELECT data FROM outbox ORDER BY number").unwrap();
+        let rows = rows.query_map([], |row| row.get::<_, String>(0)).unwrap();
+        let key = |data: String| serde_json::from_str::<Value>(&data).unwrap()["key"].clone();
+        rows.map(|data| key(data.unwrap())).collect()
+    };
+    assert_eq!(gate.chat().await.status, 200);
+    // The keys are looked at each second.
+    gate.advance(Duration::from_secs(2)).await;
+    assert_eq!(reported(&gate), [1]);
     are_all_refused.open();
-    gate.kill();
-    gate.restart();
-    // A look at keys that were not used yet comes each second, and leaves no trace to wait for.
-    thread::sleep(Duration::from_secs(3));
-    // The state of both keys is recorded after this, that of the first key first.
-    assert_eq!(&*gate.chat().code(), "gateway_key_rejected");
-    let keys: Vec<_> =
-        receiver.wait_for(2).iter().map(|event| event.json()["data"]["key"].clone()).collect();
-    assert_eq!(keys, [1, 2]);
+    gate.restart().await;
+    // A key that was not used yet may still be refused.
+    gate.advance(Duration::from_secs(3)).await;
+    assert_eq!(reported(&gate), [1]);
+    assert_eq!(gate.chat().await.code(), "gateway_key_rejected");
+    gate.advance(Duration::from_secs(2)).await;
+    assert_eq!(reported(&gate), [1, 2]);
 }
 
 #[test]

@@ -84,11 +84,12 @@ impl Gate {
     }
 }
 
-/// Where `./test needs` puts it.
+/// Where `./test long_needs` puts it.
 fn program() -> PathBuf {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/tools/python/bin/schemathesis");
-    assert!(folder.exists(), "schemathesis is missing; `./test needs` installs it to {folder:?}");
-    folder
+    let tools = Path::new(env!("CARGO_TARGET_TMPDIR")).with_file_name("tools");
+    let program = tools.join("schemathesis/bin/schemathesis");
+    assert!(program.exists(), "schemathesis is missing; run: ./test long_needs");
+    program
 }
 
 /// One reply.
@@ -122,26 +123,6 @@ fn count(replies: &[Answered], operation: &str, statuses: std::ops::Range<u16>) 
 }
 
 #[test]
-fn openapi_requests_get_documented_replies_and_only_success_costs() {
-    let gate = Gate::start();
-    let checks = "not_a_server_error,status_code_conformance,content_type_conformance,\
-        response_headers_conformance,response_schema_conformance,negative_data_rejection,\
-        missing_required_header,allow_header_conformance";
-    let words =
-        ["--checks", checks, "--phases", "coverage,fuzzing", "-n", "30", "--seed", "20261120"];
-    let replies = gate.tested(&words);
-    for operation in ["POST /api/v1/chat", "POST /api/v1/video"] {
-        assert!(count(&replies, operation, 200..300) > 0, "{operation} was never bought");
-        assert!(count(&replies, operation, 400..500) >= 20, "{operation} was hardly ever refused");
-    }
-    assert_eq!(replies.iter().find(|one| one.status >= 500).map(|one| one.status), None);
-    // Whatever was refused left nothing at the gateway: what was charged is what successes say.
-    let refused = |one: &&Answered| one.status >= 400 && one.price > Usd::ZERO;
-    assert!(replies.iter().find(refused).is_none());
-    assert_eq!(gate.sandbox.charged(), sum(&replies));
-}
-
-#[test]
 fn printed_openapi_document_is_the_served_one() {
     let gate = Gate::start();
     let printed = run(gate.folder.path(), &["openapi"], &[("GATEWAY_API_KEY", KEY)]);
@@ -155,4 +136,31 @@ fn printed_openapi_document_is_the_served_one() {
     }
     let prices = gate.get("/bff/catalog").to_ascii_lowercase();
     assert!(prices.contains("link: </bff/openapi.json>; rel=\"service-desc\""), "{prices}");
+}
+
+mod long {
+    use super::*;
+
+    #[test]
+    fn openapi_requests_get_documented_replies_and_only_success_costs() {
+        let gate = Gate::start();
+        let checks = "not_a_server_error,status_code_conformance,content_type_conformance,\
+            response_headers_conformance,response_schema_conformance,negative_data_rejection,\
+            missing_required_header,allow_header_conformance";
+        let words =
+            ["--checks", checks, "--phases", "coverage,fuzzing", "-n", "30", "--seed", "20261120"];
+        let replies = gate.tested(&words);
+        for operation in ["POST /api/v1/chat", "POST /api/v1/video"] {
+            assert!(count(&replies, operation, 200..300) > 0, "{operation} was never bought");
+            assert!(
+                count(&replies, operation, 400..500) >= 20,
+                "{operation} was hardly ever refused"
+            );
+        }
+        assert_eq!(replies.iter().find(|one| one.status >= 500).map(|one| one.status), None);
+        // Whatever was refused left nothing at the gateway: what was charged is what successes say.
+        let refused = |one: &&Answered| one.status >= 400 && one.price > Usd::ZERO;
+        assert!(replies.iter().find(refused).is_none());
+        assert_eq!(gate.sandbox.charged(), sum(&replies));
+    }
 }

@@ -1,17 +1,20 @@
 //! Runs the purchase path under thousands of seeds: the real stacks between clients, a gateway, a
-//! store and a clock that the seed controls. `fleet` runs several processes on one ledger. See
+//! store and a clock that the seed controls. `postgres` runs several processes on one ledger. See
 //! docs/dev/simulation.md.
 #![cfg(test)]
 
 mod clients;
+#[path = "../support/postgres.rs"]
+#[expect(dead_code, reason = "tests of fleets use the rest")]
+mod cluster;
 mod dice;
 mod disk;
-mod fleet;
 mod gateway;
 mod guarantees;
 mod model_ledger;
-#[path = "../support/postgres.rs"]
-#[expect(dead_code, reason = "tests of fleets use the rest")]
+#[path = "../support/moment.rs"]
+#[expect(dead_code, reason = "tests of the stores use the rest")]
+mod moment;
 mod postgres;
 mod process;
 mod run;
@@ -30,18 +33,20 @@ use run::{FEWEST_STEPS, Outcome};
 use tally::Tally;
 
 /// The number of seeds without `SIMULATION_SEEDS`.
-const SEEDS: u64 = 2_000;
-const SEEDS_ON_DISK: u64 = 200;
-/// The number of seeds that run on both stores, with equal results.
-const SEEDS_COMPARED: u64 = 60;
-const SEEDS_TWICE: u64 = 300;
+const SEEDS: u64 = 500;
+/// Of so many seeds, one also runs on a disk.
+const PER_SEED_ON_DISK: u64 = 10;
+/// Of so many seeds, one runs on both stores, with equal results.
+const PER_SEED_COMPARED: u64 = 25;
+/// Of so many seeds, one runs twice, with equal results.
+const PER_SEED_TWICE: u64 = 10;
 
 #[test]
 fn simulated_runs_keep_every_guarantee() {
     if let Some(seed) = one_seed() {
         return replay(seed);
     }
-    let seeds = number("SIMULATION_SEEDS").unwrap_or(SEEDS);
+    let seeds = seeds();
     let tally = all(seeds, false);
     tally.print(seeds);
     let missing = tally.missing();
@@ -53,15 +58,16 @@ fn simulated_runs_on_disk_keep_every_guarantee() {
     if one_seed().is_some() {
         return;
     }
-    all(SEEDS_ON_DISK, true).print(SEEDS_ON_DISK);
-    for seed in 0..SEEDS_COMPARED {
+    let on_disk = seeds() / PER_SEED_ON_DISK;
+    all(on_disk, true).print(on_disk);
+    for seed in 0..seeds() / PER_SEED_COMPARED {
         are_equal(seed, &one(seed, false, true), &one(seed, true, true));
     }
 }
 
 #[test]
 fn seed_determines_the_run() {
-    for seed in 0..SEEDS_TWICE {
+    for seed in 0..seeds() / PER_SEED_TWICE {
         are_equal(seed, &one(seed, false, true), &one(seed, false, true));
     }
 }
@@ -138,6 +144,10 @@ fn replay(seed: u64) {
         println!("{}", outcome.trace.join("\n"));
         assert_eq!(outcome.broken, None, "seed {seed}, on disk: {is_on_disk}");
     }
+}
+
+fn seeds() -> u64 {
+    number("SIMULATION_SEEDS").unwrap_or(SEEDS)
 }
 
 /// Returns the only seed to run, if `SIMULATION_SEED` is set.

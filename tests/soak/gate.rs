@@ -92,7 +92,7 @@ impl Gate {
         let begun = clock::now();
         loop {
             let kept = self.kept();
-            let is_quiet = kept.descriptors <= self.idle + crate::SPARE_DESCRIPTORS;
+            let is_quiet = kept.descriptors <= self.idle + super::SPARE_DESCRIPTORS;
             if is_quiet && self.usage().held == "0.000000" {
                 return kept;
             }

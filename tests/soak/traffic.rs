@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use tollgate::clock;
 
-use crate::gate::Gate;
-use crate::talk::{self, Answer};
+use super::gate::Gate;
+use super::talk::{self, Answer};
 
 const CALLERS: u32 = 8;
 /// Between two acts of one caller, so that all of them ask for less than 200 things a second.

@@ -16,7 +16,8 @@ use tollgate::store::{
     StoreCapacity, WantedSlot,
 };
 
-use crate::postgres::{Cluster, Database};
+use crate::cluster::{Cluster, Database};
+use crate::moment::PATIENCE;
 
 /// 2025-11-20, noon.
 pub(crate) const START: Duration = Duration::from_secs(1_763_640_000);
@@ -31,13 +32,15 @@ pub(crate) struct Fixture {
     folder: Option<TempDir>,
     /// Dropped after the store, which signs off.
     database: Option<Database<'static>>,
+    /// Whether its stores run on the test's runtime, by the clocks that it has set.
+    is_clock_set: bool,
 }
 
 impl Fixture {
     pub(crate) fn in_memory(capacity: StoreCapacity) -> Self {
         let time = Arc::new(Mutex::new(START));
         let store = Store::in_memory_with_capacity(clock(&time), capacity);
-        Self { store, time, folder: None, database: None }
+        Self { store, time, folder: None, database: None, is_clock_set: false }
     }
 
     pub(crate) fn on_disk(capacity: StoreCapacity) -> Self {
@@ -46,14 +49,21 @@ impl Fixture {
         let store =
             Store::serve_with(&folder.path().join("ledger.db"), clock(&time), capacity, None);
         let store = store.expect("a new ledger");
-        Self { store, time, folder: Some(folder), database: None }
+        Self { store, time, folder: Some(folder), database: None, is_clock_set: false }
     }
 
     pub(crate) async fn on_postgres() -> Self {
         let database = Cluster::shared().database();
         let time = Arc::new(Mutex::new(START));
-        let store = instance(&database.url(), clock(&time)).await;
-        Self { store, time, folder: None, database: Some(database) }
+        let store = instance(&database.url(), Some(clock(&time))).await;
+        Self { store, time, folder: None, database: Some(database), is_clock_set: false }
+    }
+
+    /// Opens a store on the caller's runtime. Its time is the runtime's, and the ledger's the database's.
+    pub(crate) async fn on_set_clock(database: Database<'static>) -> Self {
+        let store = instance(&database.url(), None).await;
+        let time = Arc::new(Mutex::new(START));
+        Self { store, time, folder: None, database: Some(database), is_clock_set: true }
     }
 
     pub(crate) fn database(&self) -> &Database<'static> {
@@ -67,7 +77,7 @@ impl Fixture {
 
     /// The same, over a wire of the test's.
     pub(crate) async fn join_at(&self, url: &str) -> Store {
-        instance(url, self.clock()).await
+        instance(url, (!self.is_clock_set).then(|| self.clock())).await
     }
 
     pub(crate) fn path(&self) -> PathBuf {
@@ -233,10 +243,16 @@ impl Fixture {
     }
 }
 
-async fn instance(url: &str, clock: Clock) -> Store {
+async fn instance(url: &str, clock: Option<Clock>) -> Store {
     let target = PostgresTarget::parse(url, MoneyKind::Play, InstanceKind::Server);
     let target = target.expect("an address").with_instance_name("test".to_owned());
-    bounded(Store::open_postgres_at(target, clock)).await.expect("it opens")
+    let opened = match clock {
+        Some(clock) => {
+            bounded(Store::open_postgres_at(target.with_patience(PATIENCE), clock)).await
+        }
+        None => bounded(Store::open_postgres_here(target)).await,
+    };
+    opened.expect("it opens")
 }
 
 fn clock(time: &Arc<Mutex<Duration>>) -> Clock {
@@ -246,7 +262,7 @@ fn clock(time: &Arc<Mutex<Duration>>) -> Clock {
 
 /// No answer takes longer than this.
 pub(crate) async fn bounded<T>(answer: impl Future<Output = T>) -> T {
-    tokio::time::timeout(Duration::from_secs(60), answer).await.expect("an answer in time")
+    tokio::time::timeout(PATIENCE, answer).await.expect("an answer in time")
 }
 
 /// Copies a ledger that may be open. Another process does it: closing the file in this one would drop
@@ -322,26 +338,14 @@ pub(crate) fn charged(cost: Usd, body: &str) -> Settlement {
     Settlement::Charged { cost, reply: Some(reply(body)), keep: 24 * HOUR, job: None }
 }
 
-/// Runs each test on each backend, with the usual capacity.
-macro_rules! on_each_sqlite {
+/// Runs each test on both ledgers, with the usual capacity.
+macro_rules! on_every_backend {
     ($($test:ident),+ $(,)?) => {
         mod memory {
             $(#[tokio::test] async fn $test() {
                 super::$test($crate::fixture::Fixture::in_memory(Default::default())).await;
             })+
         }
-        mod sqlite {
-            $(#[tokio::test] async fn $test() {
-                super::$test($crate::fixture::Fixture::on_disk(Default::default())).await;
-            })+
-        }
-    };
-}
-pub(crate) use on_each_sqlite;
-
-macro_rules! on_every_backend {
-    ($($test:ident),+ $(,)?) => {
-        $crate::fixture::on_each_sqlite!($($test),+);
         mod postgres {
             $(#[tokio::test] async fn $test() {
                 super::$test($crate::fixture::Fixture::on_postgres().await).await;

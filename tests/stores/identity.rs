@@ -13,6 +13,7 @@ use tollgate::store::{
 
 use crate::disk::eventually;
 use crate::fixture::*;
+use crate::moment::moment;
 
 fn serve(path: &Path, clock: Clock) -> Store {
     Store::serve(path, clock).expect("it opens")
@@ -237,14 +238,17 @@ async fn ledger_sells_after_a_crash_until_the_check_finds_damage() {
     assert!(matches!(&refused, OpenError::Unusable(why) if why.text.contains("sum")), "{refused}");
 }
 
-#[test]
-fn start_waits_for_a_concurrent_writer() {
+#[tokio::test]
+async fn start_waits_for_a_concurrent_writer() {
     let Place { path, clock, _folder } = place();
     drop(serve(&path, clock.clone()));
     let writer = Connection::open(&path).unwrap();
     writer.execute_batch("BEGIN IMMEDIATE").unwrap();
     let starting = std::thread::spawn(move || Store::serve(&path, clock).map(drop));
-    std::thread::sleep(Duration::from_millis(300));
+    for _ in 0..60 {
+        moment().await;
+        assert!(!starting.is_finished(), "it writes beside another writer");
+    }
     writer.execute_batch("COMMIT").unwrap();
     starting.join().unwrap().expect("it waits");
 }

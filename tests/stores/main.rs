@@ -1,36 +1,33 @@
-//! One suite on every backend of the ledger, and what only the one on disk has to guarantee.
+//! One suite on the ledgers of a file and of PostgreSQL, and what only one of them has to guarantee. A file
+//! in memory is the same code as one on disk, so the disk has only tests of files.
 #![cfg(test)]
 
 mod audit;
 mod audit_log;
 mod budget_requests;
 mod budgets;
+#[path = "../support/postgres.rs"]
+#[expect(dead_code, reason = "tests of fleets use the rest")]
+mod cluster;
 mod concurrency;
-mod connect;
 mod damage;
 mod dedupe;
 mod dedupe_keys;
 mod disk;
 mod extras;
-mod faults;
 mod fixture;
-mod fleet;
-mod free_slots;
 mod groups;
 mod identity;
-mod instances;
 mod jobs;
-mod losses;
 mod members;
 mod model;
+#[path = "../support/moment.rs"]
+mod moment;
 mod oracle;
 mod outbox;
-#[path = "../support/postgres.rs"]
-#[expect(dead_code, reason = "tests of fleets use the rest")]
 mod postgres;
 mod rate_limit;
 mod reports;
 mod restart;
 mod settlements;
 mod subjects;
-mod wire;

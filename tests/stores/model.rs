@@ -132,7 +132,7 @@ fn verbs() -> impl Strategy<Value = Verb> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(64))]
+    #![proptest_config(cases(32))]
 
     #[test]
     fn memory_and_disk_stores_match_the_oracle(verbs in vec(verbs(), 1..60)) {
@@ -148,19 +148,30 @@ proptest! {
     }
 }
 
-proptest! {
-    #![proptest_config(ProptestConfig::with_cases(12))]
+/// Returns this many cases, or ten times as many for `./test long`.
+#[expect(clippy::disallowed_methods, reason = "a test's own switch, not a setting")]
+fn cases(count: u32) -> ProptestConfig {
+    let is_long = std::env::var_os("MODEL").is_some_and(|value| value == "long");
+    ProptestConfig::with_cases(if is_long { 10 * count } else { count })
+}
 
-    #[test]
-    fn shared_store_matches_the_oracle_and_sqlite(verbs in vec(verbs(), 1..40)) {
-        run(async {
-            let capacity = StoreCapacity::default();
-            let stores = vec![Fixture::in_memory(capacity), Fixture::on_postgres().await];
-            let mut all = All::new(capacity, stores).await;
-            all.follow(verbs).await;
-            all.stores[1].stop();
-            assert_eq!(all.stores[1].database().sql(WRONG_COUNTERS), "0");
-        });
+mod postgres {
+    use super::*;
+
+    proptest! {
+        #![proptest_config(cases(6))]
+
+        #[test]
+        fn shared_store_matches_the_oracle_and_sqlite(verbs in vec(verbs(), 1..40)) {
+            run(async {
+                let capacity = StoreCapacity::default();
+                let stores = vec![Fixture::in_memory(capacity), Fixture::on_postgres().await];
+                let mut all = All::new(capacity, stores).await;
+                all.follow(verbs).await;
+                all.stores[1].stop();
+                assert_eq!(all.stores[1].database().sql(WRONG_COUNTERS), "0");
+            });
+        }
     }
 }
 

@@ -15,17 +15,17 @@ use crate::fixture::*;
 use crate::jobs::job;
 use crate::members::member;
 
-const LEASE: Duration = Duration::from_secs(15);
+pub(crate) const LEASE: Duration = Duration::from_secs(15);
 
-fn hook(name: &str) -> WebhookId {
+pub(crate) fn hook(name: &str) -> WebhookId {
     WebhookId::of(&format!("https://hooks.example.com/{name}"))
 }
 
-async fn want(store: &Store, wanted: &[Subscription]) {
+pub(crate) async fn want(store: &Store, wanted: &[Subscription]) {
     bounded(store.set_webhooks(wanted.into())).await.expect("set");
 }
 
-async fn claim(store: &Store, webhook: WebhookId) -> Vec<OutboxEvent> {
+pub(crate) async fn claim(store: &Store, webhook: WebhookId) -> Vec<OutboxEvent> {
     bounded(store.claim_events(webhook, 100, LEASE)).await.expect("claimed")
 }
 
@@ -39,12 +39,12 @@ async fn due(store: &Store, webhook: WebhookId) -> Vec<(String, Value)> {
     due
 }
 
-fn low(whose: &str, period: u64) -> Alert {
+pub(crate) fn low(whose: &str, period: u64) -> Alert {
     let data = json!({"balance": "1.000000"}).to_string();
     Alert { kind: EventKind::BalanceLow, whose: whose.into(), period, data: data.into() }
 }
 
-async fn raise(store: &Store, alert: Alert) {
+pub(crate) async fn raise(store: &Store, alert: Alert) {
     bounded(store.raise_alert(alert)).await.expect("raised");
 }
 
@@ -332,31 +332,7 @@ on_every_backend! {
     event_that_nothing_delivers_is_deleted_after_days,
 }
 
-/// Two servers that share the ledger never have the same event at once.
 #[tokio::test]
-async fn servers_of_a_fleet_claim_different_events() {
-    let fixture = Fixture::on_postgres().await;
-    let (a, other) = (hook("a"), fixture.join().await);
-    want(&fixture.store, &[(EventKind::BalanceLow, a)]).await;
-    for number in 0..40 {
-        raise(&fixture.store, low(&number.to_string(), 0)).await;
-    }
-    let take = |store: &Store| {
-        let store = store.clone();
-        async move {
-            let mut all = Vec::new();
-            while let Ok(some) = store.claim_events(a, 3, LEASE).await
-                && !some.is_empty()
-            {
-                all.extend(some.into_iter().map(|event| event.id));
-            }
-            all
-        }
-    };
-    let (mut ids, more) = bounded(async { tokio::join!(take(&fixture.store), take(&other)) }).await;
-    ids.extend(more);
-    ids.sort();
-    ids.dedup();
-    let left = claim(&fixture.store, a).await.len();
-    assert_eq!(ids.len() + left, 40);
+async fn crash_of_a_server_on_a_file_reports_what_became_unknown() {
+    crash_reports_what_became_unknown(Fixture::on_disk(Default::default())).await;
 }

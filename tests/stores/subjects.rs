@@ -147,7 +147,9 @@ async fn last_use_of_a_token_is_no_change(fixture: Fixture) {
     let version = fixture.version().await;
     for (at, expected) in [(2, 2), (1, 2), (5, 5)] {
         let used = vec![(identity("laptop"), START + at * SECOND), (identity("a"), START)];
-        bounded(fixture.store.mark_tokens_used(used)).await.expect("recorded");
+        // The shared ledger keeps it back for a second, or until another step comes.
+        let recorded = bounded(fixture.store.mark_tokens_used(used));
+        tokio::join!(recorded, fixture.tokens("a")).0.expect("recorded");
         let last = fixture.tokens("a").await.remove(0).last_used;
         assert_eq!(last, Some(START + expected * SECOND));
     }
@@ -197,21 +199,6 @@ async fn issuer_is_another_one_once_it_or_its_users_are_recorded(fixture: Fixtur
     assert_eq!(other(ISSUER).await, None);
     assert_eq!(other("https://two.example").await.as_deref(), Some(ISSUER));
     assert_eq!(fixture.logins().await, [session("cookie", "ada")]);
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn of_two_issuers_that_start_at_once_one_is_refused() {
-    let fixture = Fixture::on_postgres().await;
-    let other = fixture.join().await;
-    for _ in 0..20 {
-        fixture.database().sql("DELETE FROM subjects");
-        let both = tokio::join!(
-            bounded(fixture.store.bind_issuer("https://one.example".into(), false)),
-            bounded(other.bind_issuer("https://two.example".into(), false)),
-        );
-        let (one, two) = (both.0.unwrap(), both.1.unwrap());
-        assert!(one.is_none() != two.is_none(), "{one:?} {two:?}");
-    }
 }
 
 async fn tokens_made_and_revoked_are_in_the_audit_log(fixture: Fixture) {

@@ -16,16 +16,14 @@ use zeroize::Zeroizing;
 use super::bridge::{Bridge, Transport};
 use super::certificate;
 use super::client::{Answer, Client, Record};
-use super::in_process::{InProcess, Wrap};
+use super::in_process::InProcess;
 use super::members::Secrets;
 use super::process::{Process, Signal};
-use super::settings::{environment, whole};
+use super::settings::{environment, no_rate_limit, stored, whole};
 use super::upstream::Upstream;
 use super::{lock, until};
 
 const SETTINGS: &str = "proxy.toml";
-/// The same for the account's window.
-const NO_WINDOW: &str = "{ requests = 100000, seconds = 1 }";
 
 /// A test may connect long before it sends a head, on a busy machine.
 const NO_TIMEOUT: &str = "600s";
@@ -55,7 +53,8 @@ pub(crate) struct Gate {
 /// How a gate runs.
 #[derive(Clone, Copy)]
 enum Home {
-    Here(Option<Wrap>),
+    /// In this process, with this wall clock if any.
+    Here(Option<fn() -> Duration>),
     Apart,
     ApartUnharmed,
 }
@@ -65,13 +64,13 @@ impl Home {
         let lent: Vec<_> =
             environment.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
         match self {
-            Self::Here(wrap) => {
+            Self::Here(wall) => {
                 let own: Environment = environment
                     .iter()
                     .map(|(name, value)| (name.clone(), Zeroizing::new(value.clone())))
                     .collect();
                 let settings = fs::read_to_string(folder.join(SETTINGS)).unwrap();
-                Running::Here(InProcess::start(&settings, &own, folder, wrap))
+                Running::Here(InProcess::start(&settings, &own, folder, wall.map(|wall| wall())))
             }
             Self::Apart => Running::Apart(Process::start(folder, &lent)),
             Self::ApartUnharmed => Running::Apart(Process::start_unharmed(folder, &lent)),
@@ -107,14 +106,14 @@ impl Gate {
         Self::begin(transport, upstream, folder, Home::Here(None), &[])
     }
 
-    /// The same on a store in memory that `wrap` has wrapped.
-    pub(crate) fn on(upstream: &Upstream, settings: &str, wrap: Wrap) -> Self {
-        Self::here(upstream, settings, Some(wrap))
+    /// The same with a wall clock that begins at this time. A ledger in a file has its own.
+    pub(crate) fn start_at(upstream: &Upstream, settings: &str, wall: fn() -> Duration) -> Self {
+        Self::here(upstream, settings, Some(wall))
     }
 
-    fn here(upstream: &Upstream, settings: &str, wrap: Option<Wrap>) -> Self {
+    fn here(upstream: &Upstream, settings: &str, wall: Option<fn() -> Duration>) -> Self {
         let transport = Transport::of_suite();
-        Self::begin(transport, upstream, folder_with(settings), Home::Here(wrap), &[])
+        Self::begin(transport, upstream, folder_with(settings), Home::Here(wall), &[])
     }
 
     /// Starts the real binary in an empty folder with this `proxy.toml`. Its environment has only
@@ -158,12 +157,10 @@ impl Gate {
             environment.push(("TOLLGATE_SERVER__TLS".to_owned(), certificate::SETTING.to_owned()));
         }
         let settings = fs::read_to_string(folder.path().join(SETTINGS)).unwrap();
-        if !settings.contains("gateway.rate_limit") {
-            environment.push(("TOLLGATE_GATEWAY__RATE_LIMIT".to_owned(), NO_WINDOW.to_owned()));
-        }
         if !settings.contains("header_timeout") {
             environment.push(("TOLLGATE_SERVER__HEADER_TIMEOUT".to_owned(), NO_TIMEOUT.to_owned()));
         }
+        environment.extend(no_rate_limit(&settings));
         let more = more.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
         environment.extend(more);
         let running = home.start(folder.path(), &environment);
@@ -455,13 +452,11 @@ impl Drop for Gate {
 /// A folder with these settings, and a store in memory if they name none.
 fn folder_with(settings: &str) -> TempDir {
     let folder = TempDir::with_prefix("tollgate-gate-").unwrap();
-    let has_store = settings.contains("store.url");
-    let store = if has_store { "" } else { "store.url = \"memory\"\n" };
-    fs::write(folder.path().join(SETTINGS), format!("{store}{}", whole(settings))).unwrap();
+    fs::write(folder.path().join(SETTINGS), stored(settings)).unwrap();
     folder
 }
 
-fn files_in(folder: &Path) -> Vec<(String, Vec<u8>)> {
+pub(super) fn files_in(folder: &Path) -> Vec<(String, Vec<u8>)> {
     let mut files = Vec::new();
     for entry in fs::read_dir(folder).unwrap().map(Result::unwrap) {
         let path = entry.path();

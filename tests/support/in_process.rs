@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
 use http::Request;
 use tokio::net::TcpListener;
@@ -13,19 +14,15 @@ use tokio_util::task::TaskTracker;
 use tollgate::access::Authenticator;
 use tollgate::access::token::Secret;
 use tollgate::app::{self, App, SharedState, Shutdown};
+use tollgate::clock;
 use tollgate::config::{Environment, Settings, SettingsSource};
 use tollgate::downstream::source::Source;
-use tollgate::jobs::JobRegistry;
 use tollgate::routes::ops::Ops;
 use tollgate::server::{self, IncomingBody};
 use tollgate::store::Store;
-use tollgate::upstream::rate_limit::RateLimit;
 use tower::service_fn;
 
 use super::log;
-
-/// Wraps a store.
-pub(crate) type Wrap = fn(Store) -> Store;
 
 /// A gate on its own thread.
 pub(super) struct InProcess {
@@ -38,12 +35,12 @@ pub(super) struct InProcess {
 }
 
 impl InProcess {
-    /// Starts it with valid settings. `wrap` may replace the store.
+    /// Starts it with valid settings, with a wall clock that begins at `wall`, if it is set.
     pub(super) fn start(
         settings: &str,
         environment: &Environment,
         folder: &Path,
-        wrap: Option<Wrap>,
+        wall: Option<Duration>,
     ) -> Self {
         log::start();
         let source = SettingsSource {
@@ -64,19 +61,12 @@ impl InProcess {
         let text = config.secret.clone();
         let secret = || Ok(Secret::new(text.expect("it is set").expose().as_bytes()));
         let preparing = app::prepare(&config, None, runtime.handle(), &shutdowns, secret, false);
-        let (mut shared, opening) = runtime.block_on(preparing).expect("a usable ledger");
+        let (shared, opening) = runtime.block_on(preparing).expect("a usable ledger");
         runtime.block_on(app::open(&shared, opening)).expect("a usable ledger");
-        if let Some(wrap) = wrap {
-            let store = wrap(shared.store.clone());
-            shared.store = store.clone();
-            shared.jobs =
-                JobRegistry::new(store.clone(), runtime.handle().clone(), shutdown.clone());
-            shared.rate_limit = RateLimit::new(store, config.gateway.rate_limit, shutdown.clone());
-            runtime.block_on(shared.rate_limit.restore());
-        }
         let known = (shared.store.clone(), Arc::clone(&shared.access));
         let ends = shutdown.clone();
         let serve = move || {
+            clock::set_wall(wall);
             runtime.block_on(async {
                 let page = TcpListener::from_std(page).unwrap();
                 let admin = TcpListener::from_std(admin).unwrap();

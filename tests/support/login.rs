@@ -2,8 +2,9 @@
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener};
+use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use aws_lc_rs::rand::SystemRandom;
@@ -22,7 +23,7 @@ pub(crate) struct Login {
     address: SocketAddr,
     pair: EcdsaKeyPair,
     is_up: Arc<AtomicBool>,
-    asked: Arc<AtomicUsize>,
+    document: String,
 }
 
 impl Login {
@@ -33,11 +34,10 @@ impl Login {
         let document = json!({ "keys": [key] }).to_string();
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
-        let (is_up, asked) = (Arc::new(AtomicBool::new(true)), Arc::new(AtomicUsize::new(0)));
-        let (serves, counts) = (Arc::clone(&is_up), Arc::clone(&asked));
+        let is_up = Arc::new(AtomicBool::new(true));
+        let (served, serves) = (document.clone(), Arc::clone(&is_up));
         thread::spawn(move || {
             for mut peer in listener.incoming().map_while(Result::ok) {
-                counts.fetch_add(1, Ordering::SeqCst);
                 if !serves.load(Ordering::SeqCst) {
                     continue;
                 }
@@ -47,13 +47,12 @@ impl Login {
                 while !head.ends_with(b"\r\n\r\n") && matches!(peer.read(&mut byte), Ok(1)) {
                     head.push(byte[0]);
                 }
-                let length = document.len();
-                let answer =
-                    format!("HTTP/1.1 200 OK\r\ncontent-length: {length}\r\n\r\n{document}");
+                let length = served.len();
+                let answer = format!("HTTP/1.1 200 OK\r\ncontent-length: {length}\r\n\r\n{served}");
                 peer.write_all(answer.as_bytes()).ok();
             }
         });
-        Self { address, pair, is_up, asked }
+        Self { address, pair, is_up, document }
     }
 
     /// Sets whether it answers or hangs up.
@@ -61,17 +60,22 @@ impl Login {
         self.is_up.store(is_up, Ordering::SeqCst);
     }
 
-    /// Returns how often its keys were fetched.
-    pub(crate) fn asked(&self) -> usize {
-        self.asked.load(Ordering::SeqCst)
-    }
-
     /// Returns settings that trust it.
     pub(crate) fn settings(&self) -> String {
+        Self::settings_with(&format!("http://{}/keys", self.address))
+    }
+
+    /// Returns settings that trust it, and read its keys from a file that this writes.
+    pub(crate) fn settings_in(&self, folder: &Path) -> String {
+        let file = folder.join("keys.json");
+        std::fs::write(&file, &self.document).unwrap();
+        Self::settings_with(file.to_str().unwrap())
+    }
+
+    fn settings_with(keys: &str) -> String {
         format!(
             "access.mode = \"jwt\"\naccess.jwt = {{ issuer = \"{ISSUER}\", audience = \"{AUDIENCE}\", \
-             jwks = \"http://{}/keys\", leeway = \"0s\", budget_claim = \"budget\", group_claim = \"group\", may_buy_claim = \"may_buy\" }}\n",
-            self.address
+             jwks = \"{keys}\", leeway = \"0s\", budget_claim = \"budget\", group_claim = \"group\", may_buy_claim = \"may_buy\" }}\n"
         )
     }
 
@@ -83,9 +87,14 @@ impl Login {
 
     /// Returns a header with a token of these claims, which must not leak.
     pub(crate) fn bearer(&self, gate: &Gate, claims: &Value) -> String {
-        let bearer = self.signed(&json!({"alg": "ES256", "kid": "one"}), claims);
+        let bearer = self.token(claims);
         gate.secrets.keep(bearer.trim_start_matches("Bearer "));
         bearer
+    }
+
+    /// Returns a header with a token of these claims. It is not searched for.
+    pub(crate) fn token(&self, claims: &Value) -> String {
+        self.signed(&json!({"alg": "ES256", "kid": "one"}), claims)
     }
 
     /// Returns a signed token with any JWT header. It is not searched for.

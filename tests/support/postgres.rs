@@ -4,7 +4,7 @@
 //! closes however the program ended, stops the server and removes the folder.
 
 use std::fs;
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -16,14 +16,18 @@ use nix::sys::statvfs::statvfs;
 use nix::unistd::{User, geteuid};
 use tempfile::TempDir;
 
+use self::port::ReservedPort;
+
+/// Also for programs of tests that have no other part of `support`.
+#[path = "port.rs"]
+pub(crate) mod port;
+
 const MISSING: &str = "PostgreSQL is missing; on Debian: apt-get install postgresql";
 const NO_FAKETIME: &str = "faketime is missing; on Debian: apt-get install faketime";
 /// The role that owns everything.
 const ROLE: &str = "tollgate";
 const GUARD: &str = "read -r _; \"$0\" stop --silent -D data -m immediate; cd /; rm -rf \"$1\"";
 const MIN_ROOM: u64 = 2 << 30;
-/// How often a free port is looked for: another process may take it before the server does.
-const ATTEMPTS: usize = 5;
 /// Small, so that many run beside each other. What is committed is durable, as for real money.
 const SETTINGS: &str = "max_connections = 300\nshared_buffers = 32MB\nlisten_addresses = '127.0.0.1'\n\
                         unix_socket_directories = '..'\nunix_socket_permissions = 0777\n\
@@ -32,7 +36,7 @@ const SETTINGS: &str = "max_connections = 300\nshared_buffers = 32MB\nlisten_add
 /// A server with a folder of its own.
 pub(crate) struct Cluster {
     folder: PathBuf,
-    address: SocketAddr,
+    port: ReservedPort,
     guard: Child,
     /// Variables that the server starts with.
     environment: Vec<(&'static str, String)>,
@@ -73,7 +77,8 @@ impl Cluster {
         expect_success("initdb", &initdb);
         cluster.add_settings(SETTINGS);
         cluster.add_settings(settings);
-        cluster.listening()
+        cluster.listen();
+        cluster
     }
 
     /// Starts a server whose clock [`set_ahead`](Self::set_ahead) moves.
@@ -101,12 +106,12 @@ impl Cluster {
     /// Starts a replica. From now on each COMMIT of this server waits for it.
     pub(crate) fn synchronous_replica(&self) -> Self {
         let replica = Self::guarded(folder());
-        let port = self.address.port().to_string();
+        let port = self.address().port().to_string();
         let source = ["-h", "127.0.0.1", "-p", &port, "-U", ROLE, "-D", "data"];
         let how = ["--write-recovery-conf", "--checkpoint=fast", "--no-sync"];
         let copied = replica.run("pg_basebackup", &[&source[..], &how].concat());
         expect_success("pg_basebackup", &copied);
-        let replica = replica.listening();
+        replica.listen();
         self.add_settings("synchronous_standby_names = '*'\n");
         self.reload();
         replica
@@ -123,26 +128,13 @@ impl Cluster {
         guard.args(["-c", GUARD]).arg(executable("pg_ctl")).arg(&folder).current_dir(&folder);
         guard.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).process_group(0);
         let guard = guard.spawn().expect("a shell");
-        Self {
-            folder,
-            address: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
-            guard,
-            environment: Vec::new(),
-        }
+        Self { folder, port: ReservedPort::new(), guard, environment: Vec::new() }
     }
 
-    /// Starts it on a free port.
-    fn listening(mut self) -> Self {
-        for _ in 0..ATTEMPTS {
-            let free = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
-            self.address = free.local_addr().expect("bound");
-            drop(free);
-            self.add_settings(&format!("port = {}\n", self.address.port()));
-            if self.try_start() {
-                return self;
-            }
-        }
-        panic!("the server does not start: {}", self.log());
+    /// Starts it on its port.
+    fn listen(&self) {
+        self.add_settings(&format!("port = {}\n", self.address().port()));
+        assert!(self.try_start(), "the server does not start: {}", self.log());
     }
 
     /// Returns an empty database.
@@ -161,7 +153,7 @@ impl Cluster {
     /// Runs statements with `psql`, and returns their rows, of which `|` separates the columns.
     pub(crate) fn sql(&self, database: &str, statements: &str) -> String {
         let folder = self.folder.display().to_string();
-        let port = self.address.port().to_string();
+        let port = self.address().port().to_string();
         let names = ["-XAtq", "-v", "ON_ERROR_STOP=1", "-U", ROLE, "-h", &folder, "-p", &port];
         let arguments = [&names[..], &["-d", database, "-c", statements]].concat();
         let output = self.run("psql", &arguments);
@@ -171,14 +163,14 @@ impl Cluster {
 
     fn client(&self, program: &str, arguments: &[&str]) {
         let folder = self.folder.display().to_string();
-        let port = self.address.port().to_string();
+        let port = self.address().port().to_string();
         let names = ["-U", ROLE, "-h", &folder, "-p", &port];
         expect_success(program, &self.run(program, &[&names[..], arguments].concat()));
     }
 
     /// Where it listens on TCP.
     pub(crate) fn address(&self) -> SocketAddr {
-        self.address
+        self.port.address()
     }
 
     pub(crate) fn folder(&self) -> &Path {
@@ -263,7 +255,7 @@ impl Drop for Cluster {
 impl Database<'_> {
     /// Its address over TCP.
     pub(crate) fn url(&self) -> String {
-        self.url_at(self.cluster.address)
+        self.url_at(self.cluster.address())
     }
 
     /// Its address behind a proxy of the test's.
@@ -273,7 +265,7 @@ impl Database<'_> {
 
     /// Its address over the Unix socket.
     pub(crate) fn socket_url(&self) -> String {
-        let (folder, port) = (self.cluster.folder.display(), self.cluster.address.port());
+        let (folder, port) = (self.cluster.folder.display(), self.cluster.address().port());
         format!("postgres:///{}?user={ROLE}&host={folder}&port={port}", self.name)
     }
 

@@ -4,6 +4,10 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use bytes::Bytes;
+use http::{HeaderMap, HeaderName, StatusCode};
+use tokio::sync::watch;
+
 use super::until;
 
 /// How a connection ends.
@@ -25,7 +29,7 @@ pub(crate) enum Ending {
 
 /// Keeps replies back until the test opens it. `Reply::chat("hi").when(latch)`
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Latch(&'static AtomicBool);
+pub(crate) struct Latch(&'static watch::Sender<bool>);
 
 impl Latch {
     /// A closed one. It is never freed, so that closures can copy it.
@@ -35,11 +39,15 @@ impl Latch {
 
     /// Lets all replies go, now and later.
     pub(crate) fn open(self) {
-        self.0.store(true, Ordering::SeqCst);
+        self.0.send_replace(true);
     }
 
     pub(crate) fn is_open(self) -> bool {
-        self.0.load(Ordering::SeqCst)
+        *self.0.borrow()
+    }
+
+    async fn opened(self) {
+        self.0.subscribe().wait_for(|is_open| *is_open).await.expect("it is never dropped");
     }
 }
 
@@ -166,6 +174,35 @@ impl Reply {
                 latch.is_open() || ended.load(Ordering::SeqCst)
             });
         }
+    }
+
+    /// Does the same on a paused clock. Returns the reply as the HTTP client reads it, or `None` if
+    /// the connection is lost before its end.
+    pub(super) async fn read(&self) -> Option<(StatusCode, HeaderMap, Bytes)> {
+        tokio::time::sleep(self.delay).await;
+        if let Some(latch) = self.latch {
+            latch.opened().await;
+        }
+        let is_whole = match &self.raw {
+            None => self.cut.is_none(),
+            Some(raw) => {
+                assert!(raw.is_empty(), "raw bytes need a socket");
+                false
+            }
+        };
+        match self.ending {
+            Ending::Hang => std::future::pending().await,
+            Ending::Endless => panic!("an endless reply needs a socket"),
+            Ending::Open | Ending::Fin | Ending::Later(_) | Ending::Reset => {}
+        }
+        if !is_whole {
+            return None;
+        }
+        let header = |(name, value): &(String, String)| {
+            (name.parse::<HeaderName>().unwrap(), value.parse().unwrap())
+        };
+        let headers = self.headers.iter().map(header).collect();
+        Some((StatusCode::from_u16(self.status).unwrap(), headers, self.body.clone().into()))
     }
 
     /// Whether it is charged.

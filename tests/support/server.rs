@@ -5,12 +5,12 @@ use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
 use std::time::Duration;
 
-use socket2::{Domain, Socket, Type};
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
 use tollgate::sandbox::Sandbox;
 
 use super::client::Client;
+pub(crate) use super::postgres::port::ReservedPort;
 use super::process::Process;
 
 /// Free ports for both listeners.
@@ -70,23 +70,6 @@ pub(crate) fn serve(sandbox: &Sandbox, runtime: &Runtime) -> SocketAddr {
         served.serve(listener, std::future::pending()).await;
     });
     address
-}
-
-/// A port on which nothing listens. The system assigns it to no other socket, but a tollgate that is
-/// configured with it can bind it.
-pub(crate) struct ReservedPort(Socket);
-
-impl ReservedPort {
-    pub(crate) fn new() -> Self {
-        let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
-        socket.set_reuse_address(true).unwrap();
-        socket.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
-        Self(socket)
-    }
-
-    pub(crate) fn address(&self) -> SocketAddr {
-        self.0.local_addr().unwrap().as_socket().unwrap()
-    }
 }
 
 /// Sends one request, and returns all bytes until the connection ends.

@@ -1,5 +1,6 @@
 //! Settings that the gates of all tests share.
 
+use super::canary::Canary;
 use super::upstream::Upstream;
 
 /// Limits that no test reaches by accident. Tests of limits set their own.
@@ -12,15 +13,34 @@ pub(super) fn whole(settings: &str) -> String {
     format!("{limits}{settings}")
 }
 
+/// Adds limits, and a store in memory if the text names none.
+pub(super) fn stored(settings: &str) -> String {
+    let has_store = settings.contains("store.url");
+    let store = if has_store { "" } else { "store.url = \"memory\"\n" };
+    format!("{store}{}", whole(settings))
+}
+
 /// Sets free ports, the gateway's address and its keys.
 pub(super) fn environment(upstream: &Upstream) -> Vec<(String, String)> {
-    let keys: Vec<_> = upstream.canaries().iter().map(|canary| canary.key()).collect();
+    environment_of(&format!("http://{}", upstream.address()), upstream.canaries())
+}
+
+/// Does the same for a gateway with this address and these keys.
+pub(super) fn environment_of(gateway: &str, keys: &[Canary]) -> Vec<(String, String)> {
+    let keys: Vec<_> = keys.iter().map(Canary::key).collect();
     let pairs = [
-        ("TOLLGATE_SERVER__LISTEN", "127.0.0.1:0".to_owned()),
-        ("TOLLGATE_ADMIN__LISTEN", "127.0.0.1:0".to_owned()),
-        ("TOLLGATE_GATEWAY__BASE_URL", format!("http://{}", upstream.address())),
-        ("GATEWAY_API_KEY", keys.join(",")),
-        ("TOLLGATE_SECRET", super::members::SECRET.to_owned()),
+        ("TOLLGATE_SERVER__LISTEN", "127.0.0.1:0"),
+        ("TOLLGATE_ADMIN__LISTEN", "127.0.0.1:0"),
+        ("TOLLGATE_GATEWAY__BASE_URL", gateway),
+        ("GATEWAY_API_KEY", &keys.join(",")),
+        ("TOLLGATE_SECRET", super::members::SECRET),
     ];
-    pairs.map(|(name, value)| (name.to_owned(), value)).to_vec()
+    pairs.map(|(name, value)| (name.to_owned(), value.to_owned())).to_vec()
+}
+
+/// Sets a rate limit that no test reaches by accident, unless the settings have their own.
+pub(super) fn no_rate_limit(settings: &str) -> Option<(String, String)> {
+    const NO_LIMIT: &str = "{ requests = 100000, seconds = 1 }";
+    let variable = || ("TOLLGATE_GATEWAY__RATE_LIMIT".to_owned(), NO_LIMIT.to_owned());
+    (!settings.contains("gateway.rate_limit")).then(variable)
 }

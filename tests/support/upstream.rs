@@ -198,7 +198,12 @@ impl Upstream {
     /// Asserts that at most `limit` requests arrived in any `period`. Arrivals are recorded before
     /// their replies, so the check is strict.
     pub(crate) fn assert_held(&self, limit: usize, period: Duration) {
-        let mut arrivals = self.arrivals();
+        self.assert_held_after(0, limit, period);
+    }
+
+    /// Does the same without the first arrivals.
+    pub(crate) fn assert_held_after(&self, first: usize, limit: usize, period: Duration) {
+        let mut arrivals = self.arrivals().split_off(first);
         arrivals.sort_unstable();
         for (place, stretch) in arrivals.windows(limit + 1).enumerate() {
             let length = stretch[limit] - stretch[0];

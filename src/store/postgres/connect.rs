@@ -62,7 +62,8 @@ impl PostgresConnection {
 ///
 /// Returns [`Cause::Unreachable`] if a later attempt may succeed without a change of settings.
 pub async fn connect(target: &PostgresTarget) -> Result<PostgresConnection, Reason> {
-    let opened = timeout(MAX_START, open(target)).await.unwrap_or_else(|_elapsed| {
+    let max_start = MAX_START.max(target.min_patience);
+    let opened = timeout(max_start, open(target)).await.unwrap_or_else(|_elapsed| {
         Err(Reason::new(Cause::Unreachable, "the database does not answer"))
     });
     opened.map_err(|Reason { cause, text }| Reason::new(cause, format!("{target}: {text}")))

@@ -59,7 +59,10 @@ impl Lanes {
     /// Returns the lanes' queues, and the lanes in their order: sales, marks, pulse, reads,
     /// reports.
     pub(super) fn new(shared: &Arc<Shared>, stop: &watch::Receiver<bool>) -> (Self, [Lane; 5]) {
-        let lane = |course| Lane::new(shared, course, stop.clone());
+        let lane = |course: Course| {
+            let patience = course.patience.max(shared.target.min_patience);
+            Lane::new(shared, Course { patience, ..course }, stop.clone())
+        };
         let (sales, sales_lane) = lane(SALES);
         let (marks, marks_lane) = lane(MARKS);
         let (pulse, pulse_lane) = lane(PULSE);

@@ -56,6 +56,8 @@ pub struct PostgresTarget {
     pub rate_period: Option<Duration>,
     /// The name of this instance in logs and reports.
     pub instance_name: String,
+    /// The least time that connections and answers may take.
+    pub(super) min_patience: Duration,
 }
 
 impl PostgresTarget {
@@ -94,6 +96,7 @@ impl PostgresTarget {
             reads_only: false,
             rate_period: None,
             instance_name: String::new(),
+            min_patience: Duration::ZERO,
         })
     }
 
@@ -106,6 +109,15 @@ impl PostgresTarget {
     #[must_use]
     pub fn with_tls(mut self, config: ClientConfig) -> Self {
         self.tls = Some(MakeRustlsConnect::new(config));
+        self
+    }
+
+    /// Lets connections and answers take at least this long, for tests on busy machines.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn with_patience(mut self, patience: Duration) -> Self {
+        self.config.connect_timeout(patience).tcp_user_timeout(patience);
+        self.min_patience = patience;
         self
     }
 

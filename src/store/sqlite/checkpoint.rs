@@ -99,7 +99,7 @@ fn checkpoint(
             // Unless another commit has set it meanwhile.
             wal_pages.compare_exchange(pages, 0, Ordering::Relaxed, Ordering::Relaxed).ok();
             if u64::try_from(pages).unwrap_or_default() * PAGE_BYTES > file::MAX_WAL_BYTES {
-                truncate(connection);
+                truncate(connection, file::BUSY_TIMEOUT);
             }
             Ok(())
         }
@@ -111,11 +111,11 @@ fn checkpoint(
 
 /// Frees the space of a log that grew during a long read. If a reader is active, the next writer
 /// truncates it: `journal_size_limit`.
-pub(super) fn truncate(connection: &Connection) {
+pub(super) fn truncate(connection: &Connection, busy_timeout: Duration) {
     let truncate = || {
         connection.busy_timeout(Duration::ZERO)?;
         let truncate = connection.wal_checkpoint_v2(None::<&str>, CheckpointMode::TRUNCATE);
-        connection.busy_timeout(file::BUSY_TIMEOUT)?;
+        connection.busy_timeout(busy_timeout)?;
         truncate
     };
     if let Err(error) = truncate() {

@@ -188,6 +188,13 @@ impl Drop for CommandReceiver {
 }
 
 #[cfg(test)]
+impl CommandQueue {
+    pub(super) fn is_writer_waiting(&self) -> bool {
+        lock(&self.state).is_writer_waiting
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use futures_util::future::join;
     use tokio::task::JoinSet;
@@ -206,7 +213,7 @@ mod tests {
         let commands = CommandReceiver::default();
         let queue = commands.queue();
         let writer = thread::spawn(move || commands.take(LONG, 256).map(|batch| batch.len()));
-        while !lock(&queue.state).is_writer_waiting {
+        while !queue.is_writer_waiting() {
             thread::yield_now();
         }
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();

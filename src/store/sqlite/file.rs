@@ -5,17 +5,22 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 use std::time::Duration;
-use std::{fs, io};
+use std::{fs, io, thread};
 
 use nix::unistd::AccessFlags;
 use rusqlite::config::DbConfig;
-use rusqlite::{Connection, OpenFlags};
+use rusqlite::{Connection, ErrorCode, OpenFlags};
 
 use super::schema::{self, FileKind};
 use super::{OpenError, StoreError, lock};
+use crate::clock;
 use crate::store::{Cause, Reason, StoreCapacity, Unavailable};
 
+/// How long a server waits for another process that writes.
 pub(super) const BUSY_TIMEOUT: Duration = Duration::from_secs(2);
+/// How long a start or a command waits: nobody waits for it but its operator.
+pub(super) const MAX_WRITER_WAIT: Duration = Duration::from_secs(30);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 pub(super) const MAX_WAL_BYTES: u64 = 64 << 20;
 
@@ -55,7 +60,10 @@ pub(super) fn connect(path: &Path, purpose: Purpose) -> Result<(Connection, File
         };
         let flags = access | OpenFlags::SQLITE_OPEN_NO_MUTEX | OpenFlags::SQLITE_OPEN_EXRESCODE;
         let connection = Connection::open_with_flags(path, flags)?;
-        connection.busy_timeout(BUSY_TIMEOUT)?;
+        connection.busy_timeout(match purpose {
+            Purpose::Shared => MAX_WRITER_WAIT,
+            Purpose::Serve | Purpose::Read | Purpose::Inspect => BUSY_TIMEOUT,
+        })?;
         keep_plans(&connection)?;
         connection.set_prepared_statement_cache_capacity(64);
         // Sorts stay in memory: there may be no folder for temporary files.
@@ -93,9 +101,7 @@ pub(super) fn prepare(
     if kind != FileKind::Ledger(schema::newest_version()) {
         schema::migrate(connection)?;
     }
-    let log = |row: &rusqlite::Row<'_>| row.get::<_, String>(0);
-    let mode = connection.query_row("PRAGMA journal_mode = WAL", [], log)?;
-    if mode != "wal" {
+    if use_write_ahead_log(connection)? != "wal" {
         return Err("its file system does not support a write-ahead log".into());
     }
     connection.pragma_update(None, "synchronous", "FULL")?;
@@ -103,6 +109,23 @@ pub(super) fn prepare(
     let page_limit = capacity.pages.map(|pages| format!("PRAGMA max_page_count = {pages}"));
     let mut limits = log_limit.iter().chain(&page_limit);
     Ok(limits.try_for_each(|limit| connection.query_row(limit, [], |_| Ok(())))?)
+}
+
+/// Returns the mode of the log. SQLite's own wait does not cover the change of it: of several commands
+/// that make a ledger at the same time, all but one would fail.
+fn use_write_ahead_log(connection: &Connection) -> rusqlite::Result<String> {
+    let since = clock::now();
+    loop {
+        match connection.query_row("PRAGMA journal_mode = WAL", [], |row| row.get(0)) {
+            Err(error)
+                if error.sqlite_error_code() == Some(ErrorCode::DatabaseBusy)
+                    && since.elapsed() < MAX_WRITER_WAIT =>
+            {
+                thread::sleep(POLL_INTERVAL);
+            }
+            done => return done,
+        }
+    }
 }
 
 fn check_version(kind: FileKind, purpose: Purpose) -> Result<(), Reason> {

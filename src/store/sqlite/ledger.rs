@@ -10,6 +10,7 @@ use tracing::warn;
 use super::Result;
 use super::column::Sql;
 use super::dedupe_keys::DedupeKeys;
+use super::file;
 use super::limits::KeptLimits;
 use super::replies::Replies;
 use super::spent::{self, Counters, Scope};
@@ -24,6 +25,8 @@ use crate::sync::FastMap;
 
 pub(super) struct Ledger {
     pub(super) connection: Connection,
+    /// How long it waits for another process that writes.
+    pub(super) busy_timeout: Duration,
     clock: Clock,
     pub(super) replies: Replies,
     counters: RefCell<Counters>,
@@ -97,6 +100,7 @@ impl Ledger {
     pub(super) fn new(connection: Connection, capacity: StoreCapacity, clock: Clock) -> Self {
         Self {
             connection,
+            busy_timeout: file::BUSY_TIMEOUT,
             clock,
             replies: Replies::new(capacity),
             counters: RefCell::default(),

@@ -46,6 +46,14 @@ pub(super) struct Lock {
     is_suspect: bool,
 }
 
+/// Returns how long a start waits for a process that holds the lock.
+fn max_wait(holder: LockHolder) -> Duration {
+    match holder {
+        LockHolder::Command => MAX_COMMAND_WAIT,
+        LockHolder::Server(_) => MAX_SERVER_WAIT,
+    }
+}
+
 impl Lock {
     /// Locks `<path>.lock`, or names the process that holds it. Waits at most `wait` for another
     /// server, and longer for a command.
@@ -65,7 +73,7 @@ impl Lock {
         while !try_lock(&file).map_err(unusable)? {
             let LockContents { pid, host, holder, .. } = read(&mut file).map_err(unusable)?;
             let is_command = holder == LockHolder::Command;
-            let max_wait = if is_command { MAX_COMMAND_WAIT } else { MAX_SERVER_WAIT }.max(wait);
+            let max_wait = max_wait(holder).max(wait);
             if since.elapsed() >= max_wait {
                 return Err(OpenError::Locked { pid, host, holder });
             }
@@ -409,8 +417,11 @@ mod tests {
         let starts = path.clone();
         let starting = move || Lock::acquire(&starts, SERVER, Duration::ZERO).map(drop);
         let server = thread::spawn(starting);
-        thread::sleep(MAX_SERVER_WAIT * 2);
-        assert!(!server.is_finished());
+        assert!(max_wait(LockHolder::Command) >= 100 * max_wait(SERVER));
+        for _ in 0..1_000 {
+            assert!(!server.is_finished());
+            thread::yield_now();
+        }
         drop(command);
         server.join().unwrap().unwrap();
     }

@@ -35,8 +35,6 @@ use crate::store::{Clock, MoneyKind, Reason, StoreCapacity, Unavailable};
 /// Finds the purchase to forget first, when ended ones are limited.
 const MEMORY_INDEX: &str =
     "CREATE INDEX purchases_ended ON purchases (ended_at, number) WHERE ended_at IS NOT NULL";
-/// How long a start waits for a command that writes. Later, it is seconds.
-const MAX_WRITER_WAIT: Duration = Duration::from_secs(10);
 
 pub struct Opening {
     gate: CommandGate,
@@ -182,7 +180,8 @@ impl SqliteStore {
         if mode == OpenMode::Write {
             moved::ensure_not_moved(&connection).map_err(OpenError::at(path))?;
         }
-        let ledger = Ledger::new(connection, StoreCapacity::default(), clock.clone());
+        let mut ledger = Ledger::new(connection, StoreCapacity::default(), clock.clone());
+        ledger.busy_timeout = file::MAX_WRITER_WAIT;
         let gate = CommandGate::opened();
         let writer = Writer::new(ledger, mode, lock, &gate).map_err(OpenError::at(path))?;
         Self::spawn(path, clock, writer, gate, None)
@@ -381,7 +380,7 @@ impl LockedLedger {
         if let Some(reason) = reason.filter(|_| !checks_later) {
             check(&mut connection, reason).map_err(unusable)?;
         }
-        connection.busy_timeout(MAX_WRITER_WAIT).map_err(sql)?;
+        connection.busy_timeout(file::MAX_WRITER_WAIT).map_err(sql)?;
         if matches!(kind, FileKind::Ledger(_)) && !is_current {
             backup::copy_before_migration(&connection, schema::newest_version())
                 .map_err(unusable)?;

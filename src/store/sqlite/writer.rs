@@ -199,7 +199,7 @@ impl Writer {
             tracing::error!(lost = batches.retries.len(), "ledger writes lost at shutdown");
         } else if batches.broken.is_none() && batches.lock.is_some() {
             // If another process has the file open, closing it would leave the log as it is.
-            checkpoint::truncate(&ledger.connection);
+            checkpoint::truncate(&ledger.connection, ledger.busy_timeout);
             batches.lock.iter_mut().for_each(|lock| lock.is_clean = is_checked);
         }
         // The lock is released after the connection is closed.

@@ -9,8 +9,8 @@ use tollgate::contract::money::Usd;
 use tollgate::store::{Budgets, DedupeKey, PurchaseId, Reservation, Service, Store};
 
 use crate::support::client::Answer;
+use crate::support::paused::{PausedGate, PausedUpstream};
 use crate::support::received::ReceivedRequest;
-use crate::support::upstream::Welcome;
 use crate::support::{CHAT, Ending, Gate, Reply, STORES, Upstream, VIDEO, until};
 
 const DEAR: &str = r#"{"prompt":"a lighthouse","model":"video-d-3.1","duration":8}"#;
@@ -114,33 +114,30 @@ fn caller_budget_applies_below_the_total() {
     }
 }
 
-#[test]
-fn uncharged_hold_is_released() {
+#[tokio::test(start_paused = true)]
+async fn uncharged_hold_is_released() {
     for store in STORES {
-        let upstream = Upstream::closed(
-            1,
-            |_| Welcome::Serve,
-            |received| match received.number {
-                0 => Reply::error(422),
-                1 => Reply::error(403),
-                2 => Reply::error(429).header("retry-after", "1"),
-                _ => honest(received),
-            },
-        );
+        let upstream = PausedUpstream::start(|received| match received.number {
+            0 => Reply::error(422),
+            1 => Reply::error(403),
+            2 => Reply::error(429).header("retry-after", "1"),
+            _ => honest(received),
+        });
         let settings = format!(
             "{store}\ngateway.max_wait = \"0s\"\nbudget.total = {{ day = \"3.00\" }}\n\
              budget.caller = {{ day = \"3.00\" }}"
         );
-        let gate = Gate::start(&upstream, &settings);
-        assert_eq!(gate.video().code(), "gateway_unreachable");
-        upstream.open();
-        assert_eq!(gate.video().status, 422);
-        assert_eq!(gate.video().status, 403);
-        let full = gate.video();
+        let gate = PausedGate::start(&upstream, &settings).await;
+        upstream.set_reachable(false);
+        assert_eq!(gate.video().await.code(), "gateway_unreachable");
+        upstream.set_reachable(true);
+        assert_eq!(gate.video().await.status, 422);
+        assert_eq!(gate.video().await.status, 403);
+        let full = gate.video().await;
         assert_eq!((full.code().as_str(), full.value("retry-after")), ("gateway_busy", Some("1")));
-        thread::sleep(Duration::from_secs(1));
-        assert_eq!(gate.video().status, 200, "{store}");
-        assert_over(&gate.video(), "the budget of all callers", "$0.00");
+        gate.advance(Duration::from_secs(1)).await;
+        assert_eq!(gate.video().await.status, 200, "{store}");
+        assert_over(&gate.video().await, "the budget of all callers", "$0.00");
         assert_eq!(upstream.charges(), [3_000_000]);
     }
 }

@@ -5,6 +5,7 @@ use std::thread;
 use std::time::Duration;
 
 use crate::support::client::{Answer, Client};
+use crate::support::paused::{PausedGate, PausedUpstream};
 use crate::support::reply::Latch;
 use crate::support::{CHAT, Ending, Gate, Reply, STORES, Upstream, VIDEO, until};
 
@@ -210,17 +211,20 @@ fn zero_dedupe_window_joins_running_purchases_only() {
     }
 }
 
-#[test]
-fn duplicate_after_the_dedupe_window_is_a_new_purchase() {
+#[tokio::test(start_paused = true)]
+async fn duplicate_after_the_dedupe_window_is_a_new_purchase() {
     for store in STORES {
-        let upstream = Upstream::start(|received| match received.number {
+        let upstream = PausedUpstream::start(|received| match received.number {
             0 => Reply::error(500).charged(true),
             _ => Reply::chat("hi"),
         });
-        let gate = Gate::start(&upstream, &format!("{store}\npurchase.dedupe_window = \"2s\""));
-        assert_eq!((chat(&gate).status, chat(&gate).status), (424, 424));
-        thread::sleep(Duration::from_millis(2_050));
-        assert_eq!(chat(&gate).status, 200, "{store}");
+        let settings = format!("{store}\npurchase.dedupe_window = \"2s\"");
+        let gate = PausedGate::start(&upstream, &settings).await;
+        assert_eq!(gate.post("/api/v1/chat", CHAT).await.status, 424);
+        gate.advance(Duration::from_millis(1_990)).await;
+        assert_eq!(gate.post("/api/v1/chat", CHAT).await.status, 424);
+        gate.advance(Duration::from_millis(20)).await;
+        assert_eq!(gate.post("/api/v1/chat", CHAT).await.status, 200, "{store}");
         assert_eq!(upstream.charges(), [6_000; 2]);
     }
 }

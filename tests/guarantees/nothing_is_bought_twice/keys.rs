@@ -4,9 +4,11 @@ use std::thread;
 use std::time::Duration;
 
 use crate::support::client::Answer;
+use crate::support::paused::{PausedCall, PausedGate, PausedUpstream};
+use crate::support::received::ReceivedRequest;
 use crate::support::reply::Latch;
 use crate::support::upstream::Welcome;
-use crate::support::{CHAT, Ending, Gate, Reply, STORES, Upstream, VIDEO, in_time};
+use crate::support::{CHAT, Ending, Gate, Reply, STORES, Upstream, VIDEO};
 
 const OTHER: &str =
     r#"{"model":"alpha-sonnet-4.5","messages":[{"role":"user","content":"something else"}]}"#;
@@ -32,12 +34,25 @@ fn substance(answer: &Answer) -> (u16, &[u8], Option<u64>, Option<&str>) {
     (answer.status, &answer.body, answer.cost(), answer.value("content-type"))
 }
 
-/// A gateway whose every reply is another one.
-fn counting() -> Upstream {
-    Upstream::start(|received| match received.target.as_str() {
+/// A reply like no other.
+fn any_reply(received: &ReceivedRequest) -> Reply {
+    match received.target.as_str() {
         "/api/v1/chat" => Reply::chat(&format!("reply {}", received.number)),
         _ => Reply::video(&format!("job-{}", received.number)),
-    })
+    }
+}
+
+fn counting() -> Upstream {
+    Upstream::start(any_reply)
+}
+
+/// Sends a request with the key `k`.
+fn paused(gate: &PausedGate, target: &str, body: &str) -> PausedCall {
+    gate.send("POST", target, &[("idempotency-key", "k")], body)
+}
+
+async fn paused_chat(gate: &PausedGate) -> Answer {
+    paused(gate, "/api/v1/chat", CHAT).answer().await
 }
 
 #[test]
@@ -248,75 +263,63 @@ fn unreadable_success_is_replayed_as_unknown() {
     }
 }
 
-#[test]
-fn reply_is_replayed_while_it_is_kept() {
+#[tokio::test(start_paused = true)]
+async fn reply_is_replayed_while_it_is_kept() {
     for store in STORES {
-        let upstream = counting();
-        let gate = Gate::start(&upstream, &format!("{store}\npurchase.keep_replies = \"2s\""));
-        let (first, again) = (chat(&gate, "k"), chat(&gate, "k"));
+        let upstream = PausedUpstream::start(any_reply);
+        let settings = format!("{store}\npurchase.keep_replies = \"2s\"");
+        let gate = PausedGate::start(&upstream, &settings).await;
+        let first = paused_chat(&gate).await;
+        let video = paused(&gate, "/api/v1/video", VIDEO).answer().await;
+        gate.advance(Duration::from_millis(1_990)).await;
+        let again = paused_chat(&gate).await;
         assert!(is_replay(&again) && substance(&again) == substance(&first));
-        let video = with_key(&gate, "k", "/api/v1/video", VIDEO);
-        thread::sleep(Duration::from_millis(2_050));
+        gate.advance(Duration::from_secs(3)).await;
         // The dear ones are kept for a week at least.
-        let kept = with_key(&gate, "k", "/api/v1/video", VIDEO);
+        let kept = paused(&gate, "/api/v1/video", VIDEO).answer().await;
         assert!(is_replay(&kept) && substance(&kept) == substance(&video));
         gate.forget_keys();
-        let anew = chat(&gate, "k");
+        let anew = paused_chat(&gate).await;
         assert_eq!((anew.status, is_replay(&anew)), (200, false), "{store}");
-        // The video's status may be polled meanwhile.
-        let charges: Vec<_> = upstream.charges().into_iter().filter(|micros| *micros > 0).collect();
-        assert_eq!(charges, [6_000, 3_000_000, 6_000]);
+        assert_eq!(upstream.charges(), [6_000, 3_000_000, 6_000]);
     }
 }
 
-#[test]
-fn retry_of_an_endless_call_gets_still_running() {
+#[tokio::test(start_paused = true)]
+async fn retry_of_an_endless_call_gets_still_running() {
     // Each key of the ring has 2.5 seconds; a caller that joins waits as long for all of them.
-    let (upstream, gate, first, second) = in_time("a repeat waits less than the first", |slower| {
-        let late = Duration::from_millis(slower * 1_200);
-        let upstream = Upstream::with(
-            3,
-            |_| Welcome::Serve,
-            move |received| match received.number {
-                0 | 1 => Reply::error(401).after(late),
-                _ => Reply::chat("hi").after(late),
-            },
-        );
-        let timeout = format!("{}ms", slower * 2_500);
-        let settings = format!(
-            "gateway.max_wait = \"0s\"\ngateway.chat_timeout = \"{timeout}\"\ngateway.video_timeout = \"{timeout}\""
-        );
-        let gate = Gate::start(&upstream, &settings);
-        let mut first = gate.client();
-        first.send("POST", "/api/v1/chat", &[("idempotency-key", "k")], CHAT);
-        upstream.wait_for(1);
-        let second = chat(&gate, "k");
-        let first = first.answer();
-        // Else the first had ended before the second gave up.
-        let is_in_time = (first.status, second.status) == (200, 409);
-        is_in_time.then_some((upstream, gate, first, second))
+    let late = Duration::from_millis(1_200);
+    let upstream = PausedUpstream::with(3, move |received| match received.number {
+        0 | 1 => Reply::error(401).after(late),
+        _ => Reply::chat("hi").after(late),
     });
+    let settings = "gateway.max_wait = \"0s\"\ngateway.chat_timeout = \"2500ms\"\n\
+                    gateway.video_timeout = \"2500ms\"";
+    let gate = PausedGate::start(&upstream, settings).await;
+    let first = paused(&gate, "/api/v1/chat", CHAT);
+    upstream.wait_for(1).await;
+    let second = paused_chat(&gate).await;
     assert_eq!((second.status, second.code().as_str()), (409, "still_running"));
     assert_eq!(second.charged().as_deref(), Some("unknown"));
     assert_eq!(second.value("retry-after"), Some("5"));
-    let third = chat(&gate, "k");
+    let first = first.answer().await;
+    assert_eq!(first.status, 200);
+    let third = paused_chat(&gate).await;
     assert!(is_replay(&third) && substance(&third) == substance(&first), "{}", third.text());
     assert_eq!(upstream.charges(), [6_000]);
 }
 
-#[test]
-fn joined_call_that_fails_in_time_gets_the_same_answer() {
-    let upstream = Upstream::start(|_| Reply::nothing(Ending::Hang).charged(true));
-    let gate = Gate::start(
-        &upstream,
-        "gateway.chat_timeout = \"1500ms\"\ngateway.video_timeout = \"1500ms\"",
-    );
-    let mut first = gate.client();
-    first.send("POST", "/api/v1/chat", &[("idempotency-key", "k")], CHAT);
-    upstream.wait_for(1);
+#[tokio::test(start_paused = true)]
+async fn joined_call_that_fails_in_time_gets_the_same_answer() {
+    let upstream = PausedUpstream::start(|_| Reply::nothing(Ending::Hang).charged(true));
+    let settings = "gateway.chat_timeout = \"1500ms\"\ngateway.video_timeout = \"1500ms\"";
+    let gate = PausedGate::start(&upstream, settings).await;
+    let first = paused(&gate, "/api/v1/chat", CHAT);
+    upstream.wait_for(1).await;
     // It would wait for `max_wait` longer than the first, so the first ends first.
-    let joined = chat(&gate, "k");
-    let first = first.answer();
+    let joined = paused_chat(&gate).await;
+    assert!(first.is_answered());
+    let first = first.answer().await;
     assert_eq!((first.status, joined.status), (424, 424), "{}", joined.text());
     assert_eq!((is_replay(&first), is_replay(&joined)), (false, true));
     assert_eq!(upstream.charges(), [6_000]);

@@ -2,12 +2,12 @@
 //! one that was answered, or one that was refused for free.
 
 use std::collections::HashSet;
-use std::thread;
 use std::time::Duration;
 
 use crate::support::client::Answer;
+use crate::support::paused::{PausedGate, PausedUpstream};
 use crate::support::reply::Latch;
-use crate::support::{CHAT, Gate, Reply, STORES, Upstream};
+use crate::support::{CHAT, Gate, Reply, STORES, Upstream, until};
 
 fn send(gate: &Gate, retry_count: usize, body: &str) -> Answer {
     let count = retry_count.to_string();
@@ -16,14 +16,15 @@ fn send(gate: &Gate, retry_count: usize, body: &str) -> Answer {
 
 /// Sends until it is not refused for free, as an SDK does, from this retry on.
 fn call(gate: &Gate, first: usize, body: &str) -> Answer {
-    let mut answer = send(gate, first, body);
-    for retry in first + 1..first + 200 {
-        if !matches!(answer.status, 429 | 503) {
-            break;
+    let (mut retry, mut answer) = (first, send(gate, first, body));
+    until("the request is served", || {
+        let is_refused = matches!(answer.status, 429 | 503);
+        if is_refused {
+            retry += 1;
+            answer = send(gate, retry, body);
         }
-        thread::sleep(Duration::from_millis(20));
-        answer = send(gate, retry, body);
-    }
+        !is_refused
+    });
     answer
 }
 
@@ -45,16 +46,20 @@ fn repeated_prompt_beyond_the_limit_gets_no_reply_twice() {
     }
 }
 
-#[test]
-fn marked_retry_after_the_dedupe_window_joins_delivered_reply() {
+#[tokio::test(start_paused = true)]
+async fn marked_retry_after_the_dedupe_window_joins_delivered_reply() {
     for store in STORES {
-        let upstream = Upstream::start(|_| Reply::chat("hi"));
-        let gate = Gate::start(&upstream, &format!("{store}\npurchase.dedupe_window = \"1s\""));
-        let first = send(&gate, 0, CHAT);
-        thread::sleep(Duration::from_millis(1_050));
-        let again = send(&gate, 1, CHAT);
+        let upstream = PausedUpstream::start(|_| Reply::chat("hi"));
+        let settings = format!("{store}\npurchase.dedupe_window = \"1s\"");
+        let gate = PausedGate::start(&upstream, &settings).await;
+        let send = async |count| {
+            gate.ask("POST", "/api/v1/chat", &[("x-stainless-retry-count", count)], CHAT).await
+        };
+        let first = send("0").await;
+        gate.advance(Duration::from_millis(1_050)).await;
+        let again = send("1").await;
         assert!(again.is_replay() && again.body == first.body, "{store}: {}", again.text());
-        let other = send(&gate, 0, CHAT);
+        let other = send("0").await;
         assert_eq!((other.status, other.is_replay()), (200, false), "{store}");
         assert_eq!(upstream.charges(), [6_000; 2], "{store}");
     }

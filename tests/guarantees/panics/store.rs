@@ -6,54 +6,53 @@ use tollgate::store::{HookFuture, ReserveError, Store, StoreHook, StoreOp, Unava
 
 use crate::support::lock;
 
-/// The verb that panics next, and whether its work is done by then.
-static NEXT: Mutex<Option<(&str, When)>> = Mutex::new(None);
-
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum When {
     Before,
     After,
 }
 
-/// The next call of this verb panics, once.
-pub(super) fn arm(verb: &'static str, when: When) {
-    *lock(&NEXT) = Some((verb, when));
+/// Breaks a store. Clones break the same one.
+#[derive(Clone, Default)]
+pub(super) struct Brittle {
+    /// The verb that panics next, and whether its work is done by then.
+    next: Arc<Mutex<Option<(&'static str, When)>>>,
 }
 
-/// Whether it has not panicked yet; from here on it will not.
-pub(super) fn disarm() -> bool {
-    lock(&NEXT).take().is_some()
-}
+impl Brittle {
+    /// The next call of this verb panics, once.
+    pub(super) fn arm(&self, verb: &'static str, when: When) {
+        *lock(&self.next) = Some((verb, when));
+    }
 
-/// Whether it has panicked.
-pub(super) fn has_struck() -> bool {
-    lock(&NEXT).is_none()
-}
+    /// Whether it has not panicked yet; from here on it will not.
+    pub(super) fn disarm(&self) -> bool {
+        lock(&self.next).take().is_some()
+    }
 
-pub(super) fn wrap(inner: Store) -> Store {
-    inner.with_hook(Arc::new(Brittle))
-}
+    pub(super) fn wrap(&self, inner: &Store) -> Store {
+        inner.with_hook(Arc::new(self.clone()))
+    }
 
-struct Brittle;
-
-fn strike(verb: StoreOp<'_>, when: When) {
-    let name = match verb {
-        StoreOp::Reserve(_) | StoreOp::ReserveAndSend(..) => "reserve",
-        StoreOp::MarkSent(_) => "mark_sent",
-        StoreOp::Settle(..) => "settle",
-        StoreOp::MarkDelivered(_) => "mark_delivered",
-        StoreOp::TakeSlot(_) => "take_slot",
-        StoreOp::Other(name) => name,
-        StoreOp::SettleLater(..) | StoreOp::SlotReplied(_) | StoreOp::ReleaseSlot(_) => return,
-    };
-    let strikes = lock(&NEXT).take_if(|next| *next == (name, when)).is_some();
-    assert!(!strikes, "a test breaks the store");
+    fn strike(&self, verb: StoreOp<'_>, when: When) {
+        let name = match verb {
+            StoreOp::Reserve(_) | StoreOp::ReserveAndSend(..) => "reserve",
+            StoreOp::MarkSent(_) => "mark_sent",
+            StoreOp::Settle(..) => "settle",
+            StoreOp::MarkDelivered(_) => "mark_delivered",
+            StoreOp::TakeSlot(_) => "take_slot",
+            StoreOp::Other(name) => name,
+            StoreOp::SettleLater(..) | StoreOp::SlotReplied(_) | StoreOp::ReleaseSlot(_) => return,
+        };
+        let strikes = lock(&self.next).take_if(|next| *next == (name, when)).is_some();
+        assert!(!strikes, "a test breaks the store");
+    }
 }
 
 impl StoreHook for Brittle {
     fn before<'a>(&'a self, verb: StoreOp<'a>) -> HookFuture<'a, Result<(), Unavailable>> {
         Box::pin(async move {
-            strike(verb, When::Before);
+            self.strike(verb, When::Before);
             Ok(())
         })
     }
@@ -63,16 +62,16 @@ impl StoreHook for Brittle {
         verb: StoreOp<'a>,
         _: &'a Result<(), ReserveError>,
     ) -> HookFuture<'a, ()> {
-        Box::pin(async move { strike(verb, When::After) })
+        Box::pin(async move { self.strike(verb, When::After) })
     }
 
     fn allows(&self, verb: StoreOp<'_>) -> bool {
-        strike(verb, When::Before);
+        self.strike(verb, When::Before);
         true
     }
 
     /// Without a slot, both are steps of their own.
     fn has_slot(&self) -> bool {
-        !lock(&NEXT).is_some_and(|(verb, _)| matches!(verb, "take_slot" | "mark_sent"))
+        !lock(&self.next).is_some_and(|(verb, _)| matches!(verb, "take_slot" | "mark_sent"))
     }
 }

@@ -1,48 +1,69 @@
-//! A restart begins with the limit that the gateway told the last process.
+//! A restart begins with the slots that the last process took, and with the limit that the gateway told it.
 
 use super::*;
+use crate::support::STORES;
 
 const AUTO: &str = "gateway.rate_limit = \"auto\"";
+const MINUTE: Duration = Duration::from_secs(60);
 
 /// Answers each of so many callers, all at once.
-fn chats(gate: &Gate, count: usize) -> Vec<u16> {
-    let clients: Vec<_> = (0..count).map(|caller| send(gate, caller, "hi")).collect();
-    clients.into_iter().map(|mut client| client.answer().status).collect()
+async fn chats(gate: &PausedGate, count: usize) -> usize {
+    let calls: Vec<_> = (0..count).map(|caller| send(gate, caller, "hi")).collect();
+    served(&answers(calls).await)
 }
 
-fn served(statuses: &[u16]) -> usize {
-    statuses.iter().filter(|status| **status == 200).count()
+#[tokio::test(start_paused = true)]
+async fn rate_limit_survives_a_restart() {
+    for store in STORES {
+        let upstream = upstream();
+        let limit = "gateway.rate_limit = { requests = 3, seconds = 60 }";
+        let settings = format!("{store}\n{limit}\ngateway.max_wait = \"2m\"");
+        let mut gate = gate(&upstream, &settings).await;
+        assert_eq!(chats(&gate, 3).await, 3);
+        gate.advance(MINUTE / 2).await;
+        gate.restart().await;
+        assert_eq!(gate.figure("rate_limit_free"), 0);
+        assert_eq!(gate.chat().await.status, 200);
+        upstream.assert_held(3, MINUTE);
+        let arrivals = upstream.arrivals();
+        let took = arrivals[3] - arrivals[0];
+        assert!(took < MINUTE + Duration::from_secs(2), "{took:?}");
+    }
 }
 
-#[test]
-fn small_rate_limit_holds_after_a_crash_with_silent_billing() {
-    let upstream = upstream();
-    upstream.set_listing(books(5, 60));
-    let settings = format!("{AUTO}\ngateway.max_wait = \"7s\"");
-    let mut gate = Gate::binary(&upstream, &settings, &[]);
-    until("the limit is known", || figure(&gate, "rate_limit_free") == 4);
-    assert_eq!(served(&chats(&gate, 8)), 4);
-    // It is asked, and does not answer; an assumed limit would hold in five seconds.
-    upstream.set_listing(Reply::nothing(Ending::Hang));
-    gate.kill();
-    gate.restart();
-    assert_eq!(served(&chats(&gate, 20)), 0);
-    upstream.assert_held(5, Duration::from_secs(60));
+#[tokio::test(start_paused = true)]
+async fn small_rate_limit_holds_after_a_restart_with_silent_billing() {
+    for store in STORES {
+        let upstream = upstream();
+        upstream.set_listing(books(5, 60));
+        let settings = format!("{store}\n{AUTO}\ngateway.max_wait = \"7s\"");
+        let mut gate = gate(&upstream, &settings).await;
+        gate.settle().await;
+        assert_eq!(gate.figure("rate_limit_free"), 4, "the limit is known");
+        assert_eq!(chats(&gate, 8).await, 4);
+        // It is asked, and does not answer; an assumed limit would hold in five seconds.
+        upstream.set_listing(Reply::nothing(Ending::Hang));
+        gate.restart().await;
+        assert_eq!(chats(&gate, 20).await, 0);
+        upstream.assert_held(5, MINUTE);
+    }
 }
 
-#[test]
-fn large_account_is_served_right_after_a_restart_under_load() {
-    let upstream = upstream();
-    upstream.set_listing(books(1_000, 60));
-    let mut gate = Gate::binary(&upstream, AUTO, &[]);
-    until("the limit is known", || figure(&gate, "rate_limit_free") > 900);
-    assert_eq!(served(&chats(&gate, 120)), 120);
-    upstream.set_listing(Reply::nothing(Ending::Hang));
-    in_time("a purchase right after a restart", |_| {
-        gate.restart();
+#[tokio::test(start_paused = true)]
+async fn large_account_is_served_right_after_a_restart_under_load() {
+    for store in STORES {
+        let upstream = upstream();
+        upstream.set_listing(books(1_000, 60));
+        let mut gate = gate(&upstream, &format!("{store}\n{AUTO}")).await;
+        gate.settle().await;
+        assert!(gate.figure("rate_limit_free") > 900, "the limit is known");
+        assert_eq!(chats(&gate, 120).await, 120);
+        upstream.set_listing(Reply::nothing(Ending::Hang));
+        gate.restart().await;
         let start = tollgate::clock::now();
-        assert_eq!(gate.chat().status, 200);
-        (start.elapsed() < Duration::from_secs(4)).then_some(())
-    });
-    upstream.assert_held(1_000, Duration::from_secs(60));
+        assert_eq!(gate.chat().await.status, 200);
+        let took = tollgate::clock::now() - start;
+        assert!(took < Duration::from_secs(4), "{took:?}");
+        upstream.assert_held(1_000, MINUTE);
+    }
 }

@@ -75,15 +75,16 @@ fn stopped_reader_blocks_neither_lines_nor_flush_and_dropped_lines_are_counted()
 #[test]
 fn line_after_a_long_silence_wakes_the_writer() {
     let (queue, read, batches) = stopped_pipe();
-    let is_waiting = || lock(&queue.state).writer == Writer::Waiting;
-    for line in ["first\n", "second\n"] {
+    let send = |line: &str| {
         read.send(()).unwrap();
         queue.push(line.as_bytes());
         assert_eq!(batches.recv().unwrap(), line);
-        while !is_waiting() {
-            thread::sleep(PAUSE);
-        }
+    };
+    send("first\n");
+    while lock(&queue.state).writer != Writer::Waiting {
+        thread::park_timeout(PAUSE);
     }
+    send("second\n");
 }
 
 #[test]

@@ -7,7 +7,7 @@ use super::*;
 use crate::store::Store;
 use crate::store::sqlite::reports;
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 const ENDLESS: &str =
     "WITH RECURSIVE n (x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) SELECT count(*) FROM n";
 

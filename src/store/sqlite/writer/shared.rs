@@ -11,7 +11,6 @@ use super::{
 use crate::clock;
 use crate::store::sqlite::command::WriteCommand;
 use crate::store::sqlite::command_queue::{CommandReceiver, Release};
-use crate::store::sqlite::file;
 use crate::store::sqlite::ledger::Ledger;
 use crate::store::sqlite::statements::Statements;
 use crate::sync::lock;
@@ -127,7 +126,7 @@ impl BatchWriter {
         }
         let is_quick = self.is_quick(target.ledger, &batch);
         let begun = is_quick.then(|| self.begin(target, &batch).ok()).flatten();
-        connection.busy_timeout(file::BUSY_TIMEOUT).ok();
+        connection.busy_timeout(target.ledger.busy_timeout).ok();
         // It may take long, or another process writes.
         let Some(begun) = begun else { return Some(batch) };
         match self.commit_begun(target, &mut batch, begun) {

@@ -310,8 +310,8 @@ fn deferred_command_joins_the_next_transaction() {
 #[test]
 fn brief_command_that_is_alone_runs_on_its_callers_thread() {
     on_file(async |store, _| {
-        // The writer's thread may not have begun to wait for the next one.
         for attempt in 0.. {
+            wait_for_writers_thread(&store);
             if !runs_on_the_writers_thread(&store, Durability::Buffered).await {
                 break;
             }
@@ -347,7 +347,9 @@ fn commands_of_purchases_that_run_at_once_run_on_the_writers_thread() {
 fn command_waits_on_the_writers_thread_while_another_process_writes() {
     on_file(async |store, path| {
         let other = Connection::open(path).unwrap();
+        with_writer(&store, |writer| writer.ledger.busy_timeout = Duration::from_secs(60));
         for _ in 0..20 {
+            wait_for_writers_thread(&store);
             other.execute_batch("BEGIN IMMEDIATE").unwrap();
             let held = reservation(Usd::mills(1));
             let sale = async {
@@ -356,7 +358,9 @@ fn command_waits_on_the_writers_thread_while_another_process_writes() {
             };
             // The runtime goes on meanwhile.
             let end = async {
-                tokio::time::sleep(Duration::from_millis(5)).await;
+                for _ in 0..1_000 {
+                    tokio::task::yield_now().await;
+                }
                 other.execute_batch("COMMIT").unwrap();
             };
             join(sale, end).await;
@@ -379,7 +383,9 @@ fn panic_on_a_callers_thread_ends_the_ledger_as_on_its_own() {
             });
             // Without an answer, but the caller goes on.
             broken.await.ok();
-            tokio::time::sleep(Duration::from_millis(1)).await;
+            if !store.inner.gate.has_failed() {
+                wait_for_writers_thread(&store);
+            }
         }
         assert!(store.reserve(&reservation(Usd::mills(1)), None).await.is_err());
     });
@@ -388,20 +394,13 @@ fn panic_on_a_callers_thread_ends_the_ledger_as_on_its_own() {
 #[test]
 fn large_reply_is_written_on_the_writers_thread() {
     on_file(async |store, _| {
-        let Executor::Thread { writer, .. } = &store.inner.executor else { panic!("a thread") };
-        // It is there again once the thread has ended its batch.
         let (sender, commits) = std::sync::mpsc::channel();
-        let mut hook = Some(move || sender.send(is_writers_thread()).is_err());
-        while hook.is_some() {
-            if let Some(writer) = lock(&writer.0).as_mut() {
-                writer.ledger.connection.commit_hook(hook.take()).unwrap();
-            }
-        }
+        let hook = move || sender.send(is_writers_thread()).is_err();
+        with_writer(&store, |writer| writer.ledger.connection.commit_hook(Some(hook)).unwrap());
         let is_written_there = async |size| {
             let held = reservation(Usd::mills(1));
             store.reserve(&held, None).await.unwrap();
-            // The writer's thread begins to wait.
-            tokio::time::sleep(Duration::from_millis(5)).await;
+            wait_for_writers_thread(&store);
             store.settle(held.id, charged(size)).await.unwrap();
             commits.try_iter().last().unwrap()
         };
@@ -435,6 +434,26 @@ fn on_file(test: impl AsyncFnOnce(SqliteStore, &Path)) {
         store.settle(first.id, charged(1)).await.unwrap();
         test(store, &path).await;
     });
+}
+
+/// Waits until the writer's thread waits for commands.
+fn wait_for_writers_thread(store: &SqliteStore) {
+    let Executor::Thread { queue, .. } = &store.inner.executor else { panic!("a thread") };
+    while !queue.is_writer_waiting() {
+        thread::yield_now();
+    }
+}
+
+/// Changes the writer, which is there while its thread waits.
+fn with_writer(store: &SqliteStore, change: impl FnOnce(&mut Writer)) {
+    let Executor::Thread { writer, .. } = &store.inner.executor else { panic!("a thread") };
+    let mut change = Some(change);
+    while let Some(next) = change.take() {
+        match lock(&writer.0).as_mut() {
+            Some(writer) => next(writer),
+            None => change = Some(next),
+        }
+    }
 }
 
 fn is_writers_thread() -> bool {

@@ -1,0 +1,8 @@
+//! Keeps the documents true: what they list is what the code has, and what they tell people to type works.
+
+mod generated;
+mod lists;
+mod references;
+mod security;
+mod settings;
+mod walk;

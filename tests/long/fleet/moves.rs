@@ -1,0 +1,262 @@
+//! Copies that go wrong: killed on the way back or at the end, with a source that changes between two
+//! tries, of another money or version, and beside a server that stood still.
+
+use rusqlite::Connection;
+
+use super::copy::{BACK, CHATS, FILE, PURCHASES_ARE_THERE, StoppedCopy, THERE, fill, ledger, stop};
+use super::crashes::before;
+use super::relay::{Point, Side, Traffic};
+use crate::support::fleet::Fleet;
+use crate::support::process::Signal;
+use crate::support::server::{Server, exchange};
+use crate::support::{CHAT, Reply, Upstream, until};
+
+const RETURNED: [(&str, &str); 1] = [("TOLLGATE_STORE__URL", "sqlite:back.db")];
+/// All purchases were copied to the file, and nothing else was.
+const PURCHASES_ARE_BACK: Point = before(Traffic::Statement("DECLARE copied", "FROM replies"));
+/// The source has noted where its ledger went, and the target is not complete.
+const NOTED_THERE: Point = before(Traffic::Statement("UPDATE store SET name = coalesce(", ""));
+const NOTED_BACK: Point = Point { traffic: Traffic::Statement("COMMIT", ""), side: Side::After };
+const IS_LEASE_OVER: &str =
+    "SELECT bool_and(until < extract(epoch FROM clock_timestamp()) * 10^9) FROM instances";
+/// A file as the version before groups had it.
+const OLDER_FILE: &str = "
+    DROP TABLE groups; DROP TABLE extras; DROP TABLE budget_requests; DROP TABLE audit;
+    DROP TABLE subjects; DROP TABLE subject_logins; DROP TABLE moved; DROP TABLE imports;
+    DROP TABLE webhooks; DROP TABLE outbox; DROP TABLE alerts;
+    ALTER TABLE purchases DROP COLUMN group_name; ALTER TABLE purchases DROP COLUMN token;
+    ALTER TABLE members DROP COLUMN week_micros; ALTER TABLE members DROP COLUMN ever_micros;
+    ALTER TABLE members DROP COLUMN group_name;
+    CREATE INDEX purchases_at ON purchases (at);
+    DROP VIEW purchase_keys; DROP TABLE dedupe_keys; ALTER TABLE identity DROP COLUMN keys_through;
+    CREATE UNIQUE INDEX purchases_key ON purchases (key) WHERE key IS NOT NULL;
+    CREATE INDEX purchases_fingerprint ON purchases (fingerprint, ended_at) WHERE fingerprint IS NOT NULL;
+    PRAGMA user_version = 9";
+
+/// A ledger of many purchases in the database.
+fn ledger_there<'a>(upstream: &Upstream) -> Fleet<'a> {
+    let fleet = ledger(upstream);
+    fill(&fleet.path().join("ledger.db"));
+    copy(&fleet, &THERE);
+    fleet
+}
+
+fn copy(fleet: &Fleet<'_>, arguments: &[&str]) -> String {
+    let moved = fleet.run(arguments);
+    assert_eq!(moved.code, Some(0), "{moved:?}");
+    moved.stdout
+}
+
+/// Starts a server on this ledger, buys, and stops the server.
+fn sell(fleet: &mut Fleet<'_>, own: &[(&str, &str)], key: &str) {
+    fleet.add_with(own);
+    let bought = fleet.buy(0, CHATS, key, CHAT);
+    assert_eq!(bought.status, 200, "{}", bought.text());
+    stop(fleet);
+}
+
+/// Asserts that a server on this ledger knows a purchase.
+fn assert_replays(fleet: &mut Fleet<'_>, own: &[(&str, &str)], key: &str) {
+    fleet.add_with(own);
+    let again = fleet.buy(0, CHATS, key, CHAT);
+    assert!(again.is_replay() && again.status == 200, "{}", again.text());
+    stop(fleet);
+}
+
+#[test]
+fn copy_killed_on_the_way_back_goes_on() {
+    let upstream = Upstream::start(|_| Reply::chat("hi"));
+    let mut fleet = ledger_there(&upstream);
+    sell(&mut fleet, &[], "there");
+    StoppedCopy::start(&fleet, &BACK, PURCHASES_ARE_BACK).kill();
+    assert!(!fleet.path().join("back.db").exists(), "a part of a ledger");
+    let printed = copy(&fleet, &BACK);
+    assert!(printed.contains("an earlier copy was interrupted after 20001 rows"), "{printed}");
+    assert!(printed.contains("purchases: 20001 rows"), "{printed}");
+    assert_replays(&mut fleet, &RETURNED, "there");
+    assert_eq!(upstream.charges().len(), 2);
+}
+
+#[test]
+fn ledger_whose_copy_was_killed_on_the_way_back_still_sells() {
+    let upstream = Upstream::start(|_| Reply::chat("hi"));
+    let mut fleet = ledger_there(&upstream);
+    StoppedCopy::start(&fleet, &BACK, PURCHASES_ARE_BACK).kill();
+    // What is sold now is not in the part that was copied.
+    sell(&mut fleet, &[], "between");
+    let printed = copy(&fleet, &BACK);
+    assert!(!printed.contains("interrupted"), "{printed}");
+    assert_replays(&mut fleet, &RETURNED, "between");
+    assert_eq!(upstream.charges().len(), 2);
+}
+
+#[test]
+fn file_that_has_sold_or_changed_between_two_tries_is_copied_again() {
+    let upstream = Upstream::start(|_| Reply::chat("hi"));
+    let mut fleet = ledger(&upstream);
+    let path = fleet.path().join("ledger.db");
+    fill(&path);
+    StoppedCopy::start(&fleet, &THERE, PURCHASES_ARE_THERE).kill();
+    sell(&mut fleet, &FILE, "between");
+    StoppedCopy::start(&fleet, &THERE, PURCHASES_ARE_THERE).kill();
+    // No purchase is new, but one has another outcome.
+    let file = Connection::open(&path).expect("a ledger");
+    let find = "SELECT lower(hex(id)) FROM purchases WHERE state = 'unknown' LIMIT 1";
+    let unknown: String = file.query_row(find, [], |row| row.get(0)).expect("one");
+    drop(file);
+    let resolved = fleet.run_with(&["purchase", "resolve", &unknown, "released"], &FILE);
+    assert_eq!(resolved.code, Some(0), "{resolved:?}");
+    let printed = copy(&fleet, &THERE);
+    assert!(printed.contains("the ledger has changed since then"), "{printed}");
+    let find =
+        format!("SELECT state FROM purchases WHERE replace(id::text, '-', '') = '{unknown}'");
+    assert_eq!(fleet.database.sql(&find), "released");
+    assert_replays(&mut fleet, &[], "between");
+    assert_eq!(upstream.charges().len(), 2);
+}
+
+#[test]
+fn copy_killed_after_its_source_was_closed_leaves_no_ledger_that_sells() {
+    let upstream = Upstream::start(|_| Reply::chat("hi"));
+    let mut fleet = ledger(&upstream);
+    let mut copying = StoppedCopy::start(&fleet, &THERE, NOTED_THERE);
+    copying.kill();
+    let source = fleet.run_with(&["member", "add", "ann"], &FILE);
+    assert!(source.stderr.contains("it was moved to postgres://"), "{source:?}");
+    let target = fleet.run(&["member", "add", "ann"]);
+    assert!(target.stderr.contains("a copy into it was not finished"), "{target:?}");
+    let elsewhere = fleet.run(&THERE);
+    assert!(elsewhere.stderr.contains("it was moved to postgres://"), "{elsewhere:?}");
+    let moved = copying.repeat(&fleet, &THERE);
+    assert_eq!(moved.code, Some(0), "{moved:?}");
+    assert_replays(&mut fleet, &[], "k");
+
+    let mut copying = StoppedCopy::start(&fleet, &BACK, NOTED_BACK);
+    let source = fleet.run(&["member", "add", "ann"]);
+    assert!(source.stderr.contains("it was moved to sqlite:"), "{source:?}");
+    copying.kill();
+    assert!(!fleet.path().join("back.db").exists(), "a part of a ledger");
+    let moved = copying.repeat(&fleet, &BACK);
+    assert_eq!(moved.code, Some(0), "{moved:?}");
+    assert_replays(&mut fleet, &RETURNED, "k");
+    assert_eq!(upstream.charges().len(), 1);
+}
+
+/// Stops a server for longer than its lease.
+fn stand_still(fleet: &Fleet<'_>) {
+    fleet.servers[0].process.signal(Signal::SIGSTOP);
+    until("its lease is over", || fleet.database.sql(IS_LEASE_OVER) == "t");
+}
+
+/// Lets it go on, and asserts that it sells nothing until it knows that it was declared dead.
+fn go_on_and_sell_nothing(fleet: &Fleet<'_>, message: &str) {
+    fleet.servers[0].process.signal(Signal::SIGCONT);
+    until("it knows", || {
+        let refused = fleet.buy(0, CHATS, "k", CHAT);
+        assert_eq!((refused.status, &*refused.code()), (503, "ledger_unavailable"));
+        fleet.servers[0].process.printed().contains(message)
+    });
+}
+
+#[test]
+fn server_that_stood_still_sells_nothing_from_a_ledger_that_is_just_copied() {
+    let upstream = Upstream::start(|_| Reply::chat("hi"));
+    let mut fleet = ledger(&upstream);
+    fleet.add();
+    stand_still(&fleet);
+    // It may have asked for the balance, and the database has to be empty.
+    fleet.database.sql("DELETE FROM slots");
+    let copying = StoppedCopy::start(&fleet, &THERE, PURCHASES_ARE_THERE);
+    // It was bought from the file. This server does not know it yet.
+    go_on_and_sell_nothing(&fleet, "instance was declared dead");
+    copying.finish();
+    until("it joins again", || {
+        let again = fleet.buy(0, CHATS, "k", CHAT);
+        assert!(matches!(again.status, 200 | 503), "{}", again.text());
+        again.is_replay()
+    });
+    assert_eq!(upstream.charges().len(), 1);
+}
+
+#[test]
+fn server_that_stood_still_sells_nothing_from_a_ledger_that_goes() {
+    let upstream = Upstream::start(|_| Reply::chat("hi"));
+    let mut fleet = ledger(&upstream);
+    copy(&fleet, &THERE);
+    fleet.add();
+    stand_still(&fleet);
+    let copying = StoppedCopy::start(&fleet, &BACK, PURCHASES_ARE_BACK);
+    fleet.servers[0].process.signal(Signal::SIGCONT);
+    let during = fleet.buy(0, CHATS, "during", CHAT);
+    assert_eq!((during.status, &*during.code()), (503, "ledger_unavailable"));
+    copying.finish();
+    go_on_and_sell_nothing(&fleet, "its ledger was moved");
+    // While its purchases' connection is made again, the probe takes the database for unreachable.
+    until("the probe says so", || fleet.ops(0, "/readyz").status == 503);
+    stop(&mut fleet);
+    assert_replays(&mut fleet, &RETURNED, "k");
+    assert_eq!(upstream.charges().len(), 1);
+}
+
+#[test]
+fn ledger_of_other_money_stays_where_it_is() {
+    const OTHER: &str = "it holds the other kind of money";
+    let upstream = Upstream::start(|_| Reply::chat("hi"));
+    let fleet = ledger(&upstream);
+    // Without a gateway, the built-in one sells for play money.
+    let play = [("TOLLGATE_STORE__URL", "sqlite:play.db")];
+    let sold = |key| {
+        let server = Server::start(fleet.path(), &[], &play);
+        let headers = [("idempotency-key", key)];
+        let answer = exchange(server.address, "POST", CHATS, &headers, CHAT);
+        assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    };
+    sold("play");
+    let there = ["store", "copy", "--from", "sqlite:play.db", "--to", "postgres"];
+    let refused = fleet.run(&there);
+    assert_eq!(refused.code, Some(1), "{refused:?}");
+    assert!(refused.stderr.contains(OTHER), "{refused:?}");
+    sold("more");
+
+    // The database was one of play money before.
+    let migrated = fleet.run(&["store", "migrate"]);
+    assert_eq!(migrated.code, Some(0), "{migrated:?}");
+    fleet.database.sql("UPDATE store SET money = 'play'");
+    for arguments in [THERE, BACK] {
+        let refused = fleet.run(&arguments);
+        assert_eq!(refused.code, Some(1), "{refused:?}");
+        assert!(refused.stderr.contains(OTHER), "{refused:?}");
+    }
+    fleet.database.sql("UPDATE store SET money = 'real'");
+    copy(&fleet, &THERE);
+}
+
+#[test]
+fn ledger_of_another_version_stays_where_it_is() {
+    let upstream = Upstream::start(|_| Reply::chat("hi"));
+    let mut fleet = ledger(&upstream);
+    let file = Connection::open(fleet.path().join("ledger.db")).expect("a ledger");
+    file.execute_batch(OLDER_FILE).expect("older tables");
+    drop(file);
+    let refused = fleet.run(&THERE);
+    assert_eq!(refused.code, Some(1), "{refused:?}");
+    let why = "its version is 9; start the server once to migrate it to 13";
+    assert!(refused.stderr.contains(why), "{refused:?}");
+    assert_replays(&mut fleet, &FILE, "k");
+    copy(&fleet, &THERE);
+    assert_replays(&mut fleet, &[], "k");
+
+    fleet.database.sql("UPDATE store SET version = 1, floor = 1");
+    let refused = fleet.run(&BACK);
+    assert_eq!(refused.code, Some(1), "{refused:?}");
+    assert!(refused.stderr.contains("run `tollgate store migrate`"), "{refused:?}");
+    fleet.database.sql("UPDATE store SET version = 2, floor = 2");
+    // What a newer version has added would be lost.
+    fleet.database.sql("ALTER TABLE purchases ADD COLUMN later text");
+    let refused = fleet.run(&BACK);
+    assert_eq!(refused.code, Some(1), "{refused:?}");
+    let why = "the column purchases.later cannot be copied by this tollgate";
+    assert!(refused.stderr.contains(why), "{refused:?}");
+    assert_replays(&mut fleet, &[], "k");
+    assert_eq!(upstream.charges().len(), 1);
+}

@@ -1,0 +1,185 @@
+//! Up to three processes on one PostgreSQL ledger, under seeds. See docs/dev/simulation.md.
+//!
+//! The seed decides what is asked and when. If several processes ask at once, the database decides
+//! who comes first.
+
+mod checks;
+mod gateway;
+mod ledger;
+mod process;
+mod run;
+mod wire;
+
+use std::ops::Range;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use ledger::Ledger;
+use process::Process;
+use run::{Mutation, NONE, Outcome, run};
+
+use crate::tally::Tally;
+use crate::{number, one_seed};
+
+/// The number of seeds without `FLEET_SEEDS`. Each waits for a real database.
+const SEEDS: u64 = 12;
+/// By then, a mutation has broken a guarantee.
+const MAX_MUTANTS: u64 = 1_000;
+
+const MUTATIONS: &[Mutation] = &[
+    Mutation {
+        name: "no guard",
+        breaks: "dead: ",
+        seed: 104,
+        edits: &[("AND ended IS NULL FOR KEY SHARE)", "                  FOR KEY SHARE)")],
+        ..NONE
+    },
+    Mutation {
+        name: "burial of an instance whose lease is not over",
+        breaks: "alive: ",
+        seed: 30,
+        edits: &[
+            ("ended IS NULL AND until < ", "ended IS NULL AND     0 < "),
+            ("OR until < (", "OR     0 < ("),
+        ],
+        ..NONE
+    },
+    Mutation {
+        name: "lease by a clock that stands still",
+        breaks: "lease: ",
+        seed: 471,
+        loses_time: true,
+        ..NONE
+    },
+    Mutation {
+        name: "slots by the clocks of processes",
+        breaks: "window: ",
+        seed: 86,
+        deviates: true,
+        ..NONE
+    },
+    Mutation {
+        name: "slots for holds that are taken already",
+        breaks: "window: ",
+        seed: 3,
+        edits: &[("ELSE greatest(free.slots - ", "ELSE greatest(         9 - ")],
+        ..NONE
+    },
+    Mutation {
+        name: "testimony refused",
+        breaks: "testimony: ",
+        seed: 13,
+        edits: &[("(state = 'unknown' AND", "(state = 'refused' AND")],
+        ..NONE
+    },
+];
+
+/// So many seeds have seen everything.
+const MANY: u64 = 1_000;
+/// What has to happen in some of many runs.
+const EVENTS: &[&str] = &[
+    "pauses",
+    "crashes",
+    "stops",
+    "loses its database",
+    "loses an answer",
+    "loses a transaction",
+    "holds",
+    "holds and takes a slot",
+    "gives up a purchase",
+    "may not send",
+    "finds a duplicate",
+    "is over the budget",
+    "cannot hold",
+    "gets slots",
+    "gets no slot",
+    "cannot mark as sent",
+    "records a charge",
+    "records a release",
+    "records an unknown outcome",
+    "records an end later",
+    "runs",
+];
+
+#[test]
+fn processes_on_one_ledger_keep_every_guarantee() {
+    if let Some(seed) = one_seed() {
+        let outcome = run(seed, &ledger(), &NONE);
+        println!("{}", outcome.trace.join("\n"));
+        return assert_eq!(outcome.broken, None, "seed {seed}");
+    }
+    let seeds = number("FLEET_SEEDS").unwrap_or(SEEDS);
+    let (tally, broken) = all(0..seeds, &NONE);
+    if let Some(Broken { seed, guarantee, trace }) = broken {
+        panic!(
+            "{trace}\nseed {seed} breaks a guarantee: {guarantee}\nrun it again: \
+             SIMULATION_SEED={seed} cargo test --test simulation postgres:: -- --nocapture"
+        );
+    }
+    println!("{seeds} seeds, {} steps, up to three processes", tally.of("steps"));
+    for event in EVENTS {
+        println!("{:>9}  {event}", tally.of(event));
+    }
+    let missing: Vec<_> = EVENTS.iter().filter(|event| tally.of(event) == 0).collect();
+    assert!(missing.is_empty() || seeds < MANY, "never happened: {missing:?}");
+}
+
+#[test]
+fn mutations_of_the_fleet_break_a_guarantee() {
+    if one_seed().is_some() {
+        return;
+    }
+    for mutation in MUTATIONS {
+        let (tally, broken) = all(mutation.seed..mutation.seed + MAX_MUTANTS, mutation);
+        let is_edited = mutation.edits.is_empty() || tally.of("edits") > 0;
+        assert!(is_edited, "{}: no such statement", mutation.name);
+        let Some(Broken { seed, guarantee, .. }) = broken else {
+            panic!("{}: no seed breaks a guarantee of «{}»", mutation.name, mutation.breaks);
+        };
+        println!("{}: seed {seed}: {guarantee}", mutation.name);
+    }
+}
+
+fn ledger() -> Ledger {
+    // The first process makes the tables.
+    Ledger::new(|database| Process::start(0, database, Duration::ZERO, &[], 0).stop())
+}
+
+struct Broken {
+    seed: u64,
+    guarantee: String,
+    trace: String,
+}
+
+/// Runs seeds on all cores until one breaks a guarantee.
+fn all(seeds: Range<u64>, mutation: &Mutation) -> (Tally, Option<Broken>) {
+    let (next, is_over) = (AtomicU64::new(seeds.start), AtomicBool::new(false));
+    let (tally, failed) = (Mutex::new(Tally::default()), Mutex::new(None));
+    let work = || {
+        let ledger = ledger();
+        while !is_over.load(Ordering::Relaxed) {
+            let seed = next.fetch_add(1, Ordering::Relaxed);
+            if seed >= seeds.end {
+                break;
+            }
+            let Outcome { tally: own, trace, broken } = run(seed, &ledger, mutation);
+            tally.lock().expect("the tally").merge(&own);
+            // A mutation may break others first.
+            let broken = broken.filter(|guarantee| guarantee.starts_with(mutation.breaks));
+            if let Some(guarantee) = broken {
+                is_over.store(true, Ordering::Relaxed);
+                let broken = Broken { seed, guarantee, trace: trace.join("\n") };
+                failed.lock().expect("the failure").get_or_insert(broken);
+            }
+        }
+    };
+    thread::scope(|scope| {
+        let cores = thread::available_parallelism().map_or(2, usize::from);
+        for _ in 0..cores {
+            scope.spawn(work);
+        }
+    });
+    (tally.into_inner().expect("the tally"), failed.into_inner().expect("the failure"))
+}

@@ -1,0 +1,10 @@
+//! What only the ledger in PostgreSQL has to guarantee: its connections, its instances, and their slots.
+
+mod connect;
+mod faults;
+pub(crate) mod fleet;
+mod free_slots;
+mod instances;
+mod losses;
+mod timed;
+mod wire;
