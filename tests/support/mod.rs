@@ -112,11 +112,15 @@ pub(crate) fn pause(time: Duration) {
     thread::sleep(time);
 }
 
-/// Returns the result of the first attempt for which the machine was fast enough. Times of settings
-/// are multiplied by its argument, which grows.
-pub(crate) fn in_time<T>(what: &str, attempt: impl FnMut(u64) -> Option<T>) -> T {
-    let result = [1, 3, 9, 27].into_iter().find_map(attempt);
-    result.unwrap_or_else(|| panic!("never in time: {what}"))
+/// Polls within a runtime until `is_so` returns true, for at most [`PATIENCE`].
+pub(crate) async fn eventually(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
+    let becomes_so = async {
+        while !is_so().await {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    let waiting = tokio::time::timeout(PATIENCE, becomes_so);
+    assert!(waiting.await.is_ok(), "not within {PATIENCE:?}: {what}");
 }
 
 /// Reads again when a signal came between (a socket with a timeout is not restarted by the kernel),

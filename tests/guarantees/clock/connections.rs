@@ -8,9 +8,10 @@ use std::{fs, thread};
 
 use tollgate::clock::{self, Instant};
 
+use super::in_time;
 use crate::guarantees::connection_limits::{HEALTHZ, alive, is_alive, upstream};
 use crate::support::client::Client;
-use crate::support::{CHAT, Gate, Reply, Upstream, in_time, until};
+use crate::support::{CHAT, Gate, Reply, Upstream, until};
 
 /// The gate counts whole milliseconds from a connection's start.
 const RESOLUTION: Duration = Duration::from_millis(5);
