@@ -3,6 +3,8 @@
 //! `store::sqlite::writer`, the log in `cli::log::json`, SQLite and hyper's server by
 //! `just bench counts`.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use allocation_counter::measure;
 use http::{Method, StatusCode};
 use http_body_util::{BodyExt, Full};
@@ -41,8 +43,11 @@ fn request_allocates_no_more_than_it_did() {
 }
 
 fn counts(store: &str) -> Counts {
-    let upstream = Upstream::start(|received| match &*received.target {
-        "/api/v1/video" => Reply::video(&format!("vid_{}", received.number)),
+    let videos = AtomicUsize::new(0);
+    let upstream = Upstream::start(move |received| match &*received.target {
+        "/api/v1/video" => {
+            Reply::video(&format!("vid_{:02}", videos.fetch_add(1, Ordering::Relaxed)))
+        }
         _ => Reply::chat("hello"),
     });
     let settings = format!(
@@ -84,7 +89,7 @@ fn counts(store: &str) -> Counts {
     };
     let (new, same) = (|run| Some(format!("run-{run}")), |_| Some("run-0".to_owned()));
     let (chat, video) = ("/api/v1/chat", "/api/v1/video");
-    let status = "/api/v1/video/status?request_id=vid_60";
+    let status = "/api/v1/video/status?request_id=vid_10";
     let ok = StatusCode::OK;
     let counts = [
         ("chat", fewest(chat, new, CHAT, ok)),
