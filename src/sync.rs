@@ -1,8 +1,10 @@
-//! Locks that ignore poisoning, maps with a fast hash, and a limit per key.
+//! Locks that ignore poisoning, blocking waits, maps with a fast hash, and a limit per key.
 
 use std::collections::HashMap;
 use std::hash::Hash;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::Duration;
 
 /// A map for each request. Its hash has a random seed, as the standard one has.
 pub(crate) type FastMap<K, V> = HashMap<K, V, foldhash::fast::RandomState>;
@@ -10,6 +12,12 @@ pub(crate) type FastMap<K, V> = HashMap<K, V, foldhash::fast::RandomState>;
 /// Locks the mutex, even if it is poisoned: each change under a lock is one step, so data is whole.
 pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Blocks this thread for a while, which must not be a runtime's.
+#[expect(clippy::disallowed_methods, reason = "this is the one home of blocking waits")]
+pub(crate) fn pause(time: Duration) {
+    thread::sleep(time);
 }
 
 /// The number of permits in use for each key.

@@ -185,6 +185,40 @@ fn functions_stay_short() {
     }));
 }
 
+/// Where tests may ask a clock or sleep: `support` polls for conditions, the simulation's clock is paused, and the
+/// corpus breaks connections at any moment. Modules named `clock` measure time, and run alone.
+const MAY_MEASURE_TIME: &[&str] = &["tests/support", "tests/simulation", "tests/corpus/targets"];
+
+#[test]
+fn only_tests_of_time_measure_it() {
+    let ways = ["sleep(", ".elapsed()", "Instant::now"];
+    let others = files_in("tests", &["rs"]).filter(|path| {
+        let is_clock = path.with_extension("").iter().any(|part| part == "clock");
+        // This file names the ways.
+        let is_here = path.starts_with("tests/architecture");
+        !is_clock && !is_here && !MAY_MEASURE_TIME.iter().any(|folder| path.starts_with(folder))
+    });
+    none(others.flat_map(|path| {
+        let text = fs::read_to_string(&path).expect("utf-8");
+        // What follows, to the end of the file, is of the group.
+        let code = text.split("\nmod clock {").next().unwrap_or_default();
+        let is_paused = code.contains("start_paused");
+        let lines = code.lines().enumerate().filter(|(_, line)| {
+            !is_paused
+                && ways.iter().any(|way| line.contains(way))
+                && !line.trim().starts_with("//")
+        });
+        let faults = lines.map(|(line, _)| {
+            format!(
+                "{}:{}: wait for a condition (`until`), or move it to a module `clock`",
+                path.display(),
+                line + 1
+            )
+        });
+        faults.collect::<Vec<_>>()
+    }));
+}
+
 /// A folder's `mod.rs` and the files in that folder may use each other.
 #[test]
 fn files_have_no_dependency_cycles() {

@@ -10,6 +10,7 @@ use tollgate::clock;
 
 use super::gate::Gate;
 use super::talk::{self, Answer};
+use crate::support::pause;
 
 const CALLERS: u32 = 8;
 /// Between two acts of one caller, so that all of them ask for less than 200 things a second.
@@ -74,7 +75,7 @@ pub(crate) fn run(gate: &Gate, lap: u32, time: Duration) -> LapReport {
                         };
                         (act.2)(&mut caller);
                         *caller.report.acts.entry(act.0).or_default() += 1;
-                        thread::sleep(PACE);
+                        pause(PACE);
                     }
                     caller.report
                 })
@@ -268,7 +269,7 @@ impl Caller {
         let mut stream = talk::connect(self.address);
         stream.write_all(head.as_bytes()).unwrap();
         for byte in body.bytes().take(20) {
-            thread::sleep(Duration::from_millis(100));
+            pause(Duration::from_millis(100));
             if stream.write_all(&[byte]).is_err() {
                 return;
             }

@@ -10,6 +10,7 @@ const BLINKS: (Duration, Duration) = (Duration::from_millis(10), Duration::from_
 
 /// Tries until there is something. Pauses count, and not the time of attempts: a browser that the system
 /// leaves alone for long loses no attempt.
+#[expect(clippy::disallowed_methods, reason = "it waits for a condition")]
 pub(crate) fn patiently<T>(mut attempt: impl FnMut() -> Option<T>) -> Option<T> {
     let (mut pause, longest) = BLINKS;
     let mut waited = Duration::ZERO;

@@ -210,7 +210,7 @@ impl Gate {
         else {
             panic!("not a process: Gate::binary starts one");
         };
-        thread::sleep(after);
+        super::pause(after);
         process.kill();
         self.before.push_str(&process.printed());
     }

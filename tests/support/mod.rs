@@ -107,20 +107,10 @@ pub(crate) fn as_soon_as(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// Lets time pass, for a random moment or a pace. Nothing that a test asserts depends on it.
+/// Lets time pass, for a random moment or a pace. Outside the group `clock`, no assertion depends on it.
+#[expect(clippy::disallowed_methods, reason = "this is what others are to call")]
 pub(crate) fn pause(time: Duration) {
     thread::sleep(time);
-}
-
-/// Polls within a runtime until `is_so` returns true, for at most [`PATIENCE`].
-pub(crate) async fn eventually(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
-    let becomes_so = async {
-        while !is_so().await {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    };
-    let waiting = tokio::time::timeout(PATIENCE, becomes_so);
-    assert!(waiting.await.is_ok(), "not within {PATIENCE:?}: {what}");
 }
 
 /// Reads again when a signal came between (a socket with a timeout is not restarted by the kernel),

@@ -8,6 +8,7 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 const PAUSE: Duration = Duration::from_millis(5);
 
 /// Lets the runtime wait for its sockets for a moment of real time.
+#[expect(clippy::disallowed_methods, reason = "it waits for sockets")]
 pub(crate) async fn moment() {
     tokio::task::spawn_blocking(|| thread::sleep(PAUSE)).await.expect("it only sleeps");
 }

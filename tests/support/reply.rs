@@ -168,7 +168,7 @@ impl Reply {
 
     /// Waits until it may be sent, or until the gateway has `ended`.
     pub(super) fn wait(&self, ended: &AtomicBool) {
-        std::thread::sleep(self.delay);
+        super::pause(self.delay);
         if let Some(latch) = self.latch {
             until("the test opens the latch of a reply", || {
                 latch.is_open() || ended.load(Ordering::SeqCst)

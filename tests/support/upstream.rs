@@ -377,7 +377,7 @@ fn converse(mut tap: Tap<'_>) {
             return;
         }
         if let Some((pause, stray)) = &reply.stray {
-            thread::sleep(*pause);
+            super::pause(*pause);
             tap.stream.write_all(stray).ok();
         }
         if reply.ending != Ending::Open {
@@ -404,7 +404,7 @@ fn read_request(tap: &mut Tap<'_>) -> Option<ReceivedRequest> {
 fn end(mut tap: Tap<'_>, ending: Ending) {
     match ending {
         Ending::Open | Ending::Fin => {}
-        Ending::Later(pause) => thread::sleep(pause),
+        Ending::Later(pause) => super::pause(pause),
         Ending::Reset => SockRef::from(&tap.stream).set_linger(Some(Duration::ZERO)).unwrap(),
         Ending::Hang => while matches!(tap.read(&mut [0; 1_024]), Ok(1..)) {},
         Ending::Endless => while tap.stream.write_all(&[b' '; 16_384]).is_ok() {},

@@ -5,13 +5,12 @@ use std::io::{self, Write};
 use std::mem;
 use std::sync::atomic::Ordering;
 use std::sync::{Condvar, Mutex, PoisonError};
-use std::thread;
 use std::time::Duration;
 
 use tracing::warn;
 
 use crate::metrics::LOG_LINES_DROPPED;
-use crate::sync::lock;
+use crate::sync::{lock, pause};
 
 /// About 3,000 lines: a third of a second at full load.
 const MAX_BYTES: usize = 1_024 * 1_024;
@@ -87,7 +86,7 @@ impl LogQueue {
             if dropped > 0 {
                 warn!(dropped, "log lines dropped: standard error is not read fast enough");
             }
-            thread::sleep(PAUSE);
+            pause(PAUSE);
         }
     }
 
@@ -99,7 +98,7 @@ impl LogQueue {
             if looks < MAX_LOOKS {
                 state.writer = Writer::Pausing;
                 drop(state);
-                thread::sleep(PAUSE);
+                pause(PAUSE);
                 state = lock(&self.state);
                 looks += 1;
             } else {

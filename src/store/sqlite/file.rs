@@ -5,7 +5,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 use std::time::Duration;
-use std::{fs, io, thread};
+use std::{fs, io};
 
 use nix::unistd::AccessFlags;
 use rusqlite::config::DbConfig;
@@ -15,6 +15,7 @@ use super::schema::{self, FileKind};
 use super::{OpenError, StoreError, lock};
 use crate::clock;
 use crate::store::{Cause, Reason, StoreCapacity, Unavailable};
+use crate::sync::pause;
 
 /// How long a server waits for another process that writes.
 pub(super) const BUSY_TIMEOUT: Duration = Duration::from_secs(2);
@@ -121,7 +122,7 @@ fn use_write_ahead_log(connection: &Connection) -> rusqlite::Result<String> {
                 if error.sqlite_error_code() == Some(ErrorCode::DatabaseBusy)
                     && since.elapsed() < MAX_WRITER_WAIT =>
             {
-                thread::sleep(POLL_INTERVAL);
+                pause(POLL_INTERVAL);
             }
             done => return done,
         }

@@ -22,6 +22,7 @@ use super::writer::{SharedWriter, Writer};
 use super::{LockHolder, Result, StoreError, lock};
 use crate::metrics::Histogram;
 use crate::store::{AccountLimit, Cause, Clock, PurchaseId, Reason, Unavailable};
+use crate::sync::pause;
 
 const CLOSE_POLL: Duration = Duration::from_millis(1);
 
@@ -227,7 +228,7 @@ impl SqliteStore {
             self.inner.gate.stop.store(true, Ordering::Relaxed);
             queue.close();
             while !thread.is_finished() {
-                thread::sleep(CLOSE_POLL);
+                pause(CLOSE_POLL);
             }
         }
     }

@@ -10,7 +10,6 @@ use std::io::{self, Read, Seek, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::thread;
 use std::time::Duration;
 
 use tracing::warn;
@@ -19,6 +18,7 @@ use super::identity::{FileStamp, LedgerIdentity, LedgerState, Nonce};
 use super::{LockHolder, OpenError};
 use crate::clock;
 use crate::store::Reason;
+use crate::sync::pause;
 
 const LOCK_SUFFIX: &str = ".lock";
 const MAX_COMMAND_WAIT: Duration = Duration::from_secs(120);
@@ -86,7 +86,7 @@ impl Lock {
                     warn!(pid, host, "waiting for server that holds the ledger lock");
                 }
             }
-            thread::sleep(POLL_INTERVAL);
+            pause(POLL_INTERVAL);
         }
         Self::locked(file, ledger, holder).map_err(unusable)
     }
@@ -142,7 +142,7 @@ impl Lock {
                 return Err(OpenError::Locked { pid, host: None, holder });
             }
             // A process that is being started may have inherited a copy for a moment.
-            thread::sleep(POLL_INTERVAL);
+            pause(POLL_INTERVAL);
         }
         self.ledger_file = Some(ledger);
         Ok(())
@@ -416,11 +416,11 @@ mod tests {
         command.write().unwrap();
         let starts = path.clone();
         let starting = move || Lock::acquire(&starts, SERVER, Duration::ZERO).map(drop);
-        let server = thread::spawn(starting);
+        let server = std::thread::spawn(starting);
         assert!(max_wait(LockHolder::Command) >= 100 * max_wait(SERVER));
         for _ in 0..1_000 {
             assert!(!server.is_finished());
-            thread::yield_now();
+            std::thread::yield_now();
         }
         drop(command);
         server.join().unwrap().unwrap();

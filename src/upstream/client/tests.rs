@@ -69,7 +69,7 @@ impl Gateway {
                 // The kernel does not restart a read with a timeout after a signal.
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 // The gateway's thread has answered a head, and has yet to read the body.
-                Ok(1..) => thread::sleep(Duration::from_millis(1)),
+                Ok(1..) => crate::sync::pause(Duration::from_millis(1)),
                 outcome => return outcome.is_ok_and(|read| read == 0),
             }
         }

@@ -11,7 +11,7 @@ use tollgate::clock::{self, Instant};
 use super::in_time;
 use crate::guarantees::connection_limits::{HEALTHZ, alive, is_alive, upstream};
 use crate::support::client::Client;
-use crate::support::{CHAT, Gate, Reply, Upstream, until};
+use crate::support::{CHAT, Gate, Reply, Upstream, pause, until};
 
 /// The gate counts whole milliseconds from a connection's start.
 const RESOLUTION: Duration = Duration::from_millis(5);
@@ -50,7 +50,7 @@ fn slow_head_closes_the_connection() {
             scope.spawn(move || {
                 // It goes on until the gate has closed the connection.
                 while slow.write_all(b"x").is_ok() {
-                    thread::sleep(TIMEOUT / 4);
+                    pause(TIMEOUT / 4);
                 }
             });
             let took = silence(&mut client, started);
@@ -66,7 +66,7 @@ fn slow_head_closes_the_connection() {
                 is_answered
             });
             // Longer than a head may take: the silence between two requests is no slow head.
-            thread::sleep(TIMEOUT * 2);
+            pause(TIMEOUT * 2);
             let started = clock::now();
             client.write(&HEALTHZ[..20]);
             let took = silence(&mut client, started);
@@ -89,7 +89,7 @@ fn idle_connection_closes_after_idle_timeout() {
         let gate = Gate::start(&upstream, &settings);
         let mut client = gate.client();
         let is_open = is_alive(&mut client);
-        thread::sleep(header_timeout * 2);
+        pause(header_timeout * 2);
         let started = clock::now();
         if !is_open || !is_alive(&mut client) {
             return None;
@@ -132,7 +132,7 @@ fn connections_beyond_the_descriptor_limit_wait_without_spinning() {
         .collect();
     until("it says so", || gate.printed().contains("failed to accept connection"));
     let (before, started) = (processor_time(&id), clock::now());
-    thread::sleep(Duration::from_millis(1_500));
+    pause(Duration::from_millis(1_500));
     let (used, elapsed) = (processor_time(&id) - before, started.elapsed());
     assert!(used < elapsed / 5, "{used:?} of {elapsed:?}");
     drop(crowd);

@@ -1,12 +1,11 @@
 //! A client that reads slowly, for longer than a connection may be idle.
 
 use std::io::Read;
-use std::thread;
 use std::time::Duration;
 
 use socket2::SockRef;
 
-use crate::support::{CHAT, Gate, Reply, Upstream};
+use crate::support::{CHAT, Gate, Reply, Upstream, pause};
 
 #[test]
 fn slow_reader_gets_a_large_reply_whole() {
@@ -26,7 +25,7 @@ fn slow_reader_gets_a_large_reply_whole() {
             Ok(0) | Err(_) => break,
             Ok(more) => read += more,
         }
-        thread::sleep(Duration::from_millis(40));
+        pause(Duration::from_millis(40));
     }
     assert!(read >= LENGTH, "only {read} bytes came, though the client read all the time");
 }

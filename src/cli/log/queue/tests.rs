@@ -1,5 +1,6 @@
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread;
 
 use super::*;
 
