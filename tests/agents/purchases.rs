@@ -66,7 +66,8 @@ fn changed_order_does_not_match_its_quote() {
     }
     let refused = call(&gate, "chat", with_quote(chat(), &quote));
     assert_eq!(code(&refused), "idempotency_key_reused", "{refused}");
-    let forged = format!("{}A", &quote[..quote.len() - 1]);
+    let last = if quote.ends_with('A') { "B" } else { "A" };
+    let forged = format!("{}{last}", &quote[..quote.len() - 1]);
     for wrong in ["q_1", &forged[..], "mcp:q"] {
         let refused = call(&gate, "create_video", with_quote(video(), wrong));
         assert_eq!(code(&refused), "invalid_idempotency_key", "{refused}");

@@ -42,7 +42,7 @@ use super::accounting::Errand;
 use super::canary::Canary;
 use super::client::{Answer, Record};
 use super::gate::files_in;
-use super::received::{ReceivedRequest, fingerprint};
+use super::received::ReceivedRequest;
 use super::settings::{environment_of, no_rate_limit, stored};
 use super::upstream::Charge;
 use super::{CHAT, PATIENCE, Reply, VIDEO, lock, log};
@@ -206,11 +206,7 @@ impl PausedUpstream {
             return lock(state).listing.clone().unwrap_or_else(|| Reply::error(404));
         }
         let reply = answer(&received);
-        let micros = reply.price().unwrap_or_else(|| received.price());
-        if reply.is_charged() && micros > 0 {
-            let fingerprint = fingerprint(&received.method, &received.target, &received.body);
-            lock(state).charged.push(Charge { micros, fingerprint });
-        }
+        lock(state).charged.extend(reply.charge(&received));
         lock(state).requests.push(received);
         arrived.send_modify(|count| *count += 1);
         reply

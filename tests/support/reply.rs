@@ -8,7 +8,9 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderName, StatusCode};
 use tokio::sync::watch;
 
+use super::received::{ReceivedRequest, fingerprint};
 use super::until;
+use super::upstream::Charge;
 
 /// How a connection ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -205,14 +207,15 @@ impl Reply {
         Some((StatusCode::from_u16(self.status).unwrap(), headers, self.body.clone().into()))
     }
 
-    /// Whether it is charged.
-    pub(super) fn is_charged(&self) -> bool {
-        self.charges.unwrap_or((200..300).contains(&self.status))
-    }
-
-    /// Returns the charge in micro-dollars, if it differs from the list price.
-    pub(super) fn price(&self) -> Option<u64> {
-        self.price
+    /// Returns what the gateway charges for this request. A read, such as a poll of a job, is free.
+    pub(super) fn charge(&self, received: &ReceivedRequest) -> Option<Charge> {
+        let is_charged = self.charges.unwrap_or((200..300).contains(&self.status));
+        let micros = self.price.unwrap_or_else(|| received.price());
+        if !is_charged || micros == 0 || received.method == "GET" {
+            return None;
+        }
+        let fingerprint = fingerprint(&received.method, &received.target, &received.body);
+        Some(Charge { micros, fingerprint })
     }
 
     /// Returns its whole body.

@@ -12,7 +12,7 @@ use socket2::{Domain, SockRef, Socket, Type};
 use tollgate::clock::{self, Instant};
 
 use super::canary::Canary;
-use super::received::{ReceivedRequest, fingerprint, parse_head, read_head, values};
+use super::received::{ReceivedRequest, parse_head, read_head, values};
 use super::reply::{Ending, Reply};
 use super::{lock, log, patiently, until};
 
@@ -360,14 +360,7 @@ fn converse(mut tap: Tap<'_>) {
             return end(tap, ending);
         }
         let reply = (tap.shared.answer)(&received);
-        if reply.is_charged() {
-            let micros = reply.price().unwrap_or_else(|| received.price());
-            let fingerprint = fingerprint(&received.method, &received.target, &received.body);
-            // A read, such as a poll of a job, costs nothing.
-            if micros > 0 {
-                lock(&tap.shared.charged).push(Charge { micros, fingerprint });
-            }
-        }
+        lock(&tap.shared.charged).extend(reply.charge(&received));
         // It is recorded only now, when its charge is known.
         lock(&tap.shared.requests).push(received);
         reply.wait(&tap.shared.ends);
