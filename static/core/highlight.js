@@ -15,7 +15,10 @@ const WORDS = {
 
 const STRING = /"(?:[^"\\\n]|\\.)*"?|'(?:[^'\\\n]|\\.)*'?/;
 const NUMBER = /\b(?:0[xob][\da-f_]+|\d[\d_]*(?:\.\d+)?(?:e[+-]?\d+)?)[a-z%]{0,4}\b/;
-/** How a family of languages writes comments and strings; each matches in linear time from where it begins. */
+/**
+ * How a family of languages writes comments and strings; each matches in linear time from where it begins. An escaped quote begins
+ * none, so a quote without a partner is searched for once a line.
+ */
 const KINDS = {
   c: kind(/\/\/[^\n]*|\/\*[\s\S]*?(?:\*\/|$)/, [/`(?:[^`\\]|\\[\s\S])*`?/, /"(?:[^"\\\n]|\\.)*"?|'(?:[^'\\\n]|\\.)*'/], WORDS.c),
   python: kind(/#[^\n]*/, [/"""[\s\S]*?(?:"""|$)|'''[\s\S]*?(?:'''|$)/, STRING], WORDS.python),
@@ -37,7 +40,7 @@ const KIND_OF = new Map(Object.entries(LANGUAGES).flatMap(([name, all]) => all.s
 
 function kind(comment, strings, words, flags = '') {
   const parts = [`(?<comment>${comment.source})`, `(?<string>${strings.map(({ source }) => source).join('|')})`,
-    `(?<number>${NUMBER.source})`, `(?<keyword>\\b(?:${words.replaceAll(' ', '|')})\\b)`, '[A-Za-z_$][\\w$]*'];
+    `(?<number>${NUMBER.source})`, `(?<keyword>\\b(?:${words.replaceAll(' ', '|')})\\b)`, '[A-Za-z_$][\\w$]*', "\\\\'"];
   return new RegExp(parts.join('|'), `g${flags}`);
 }
 
