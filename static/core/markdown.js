@@ -23,13 +23,17 @@ const PIECE = 100;
 const LONGEST_PIECE = 8000;
 /** What an answer shows at once, in lines; the rest follows in steps. */
 const AT_ONCE = 40;
-/** So many characters count as a line, and a block in a list or a quote as so many characters. */
-const LINE = 500;
-const BLOCK = 50;
+/** So many elements count as a line. */
+const LINE = 25;
+/** What follows more elements in one list, quote or footnote is plain text. */
+const MOST = 4000;
 /** Longer code is folded at first. In lines. */
 const LONG_CODE = 40;
 
-/** The text that is being rendered: names that footnotes may have, what each says, where it is referred to; the characters read. */
+/**
+ * The text that is being rendered: names that footnotes may have, what each says, where it is referred to; about how many elements
+ * are made, in all and when the block began.
+ */
 let current = null;
 
 /** The steps that remain of answers that are not complete yet. */
@@ -78,10 +82,10 @@ export function render(text) {
 function* rendering(text, made, dressed = true) {
   const lines = text.slice(0, LONGEST).replace(/\r\n?/g, '\n').replace(/\t/g, '    ').split('\n');
   const names = new Set(Array.from(text.matchAll(/\[\^([^\]\s]{1,40})\]:/g), ([, name]) => name));
-  const own = { names, said: new Map(), marks: [], read: 0 };
+  const own = { names, said: new Map(), marks: [], made: 0, begun: 0 };
   let into = made, begun = 0, above = 2, done = 0;
-  const add = (nodes) => {
-    if (done > AT_ONCE && done - begun > PIECE / 2) {
+  const add = (nodes, parent = null) => {
+    if (!parent && done > AT_ONCE && done - begun > PIECE / 2) {
       begun = done;
       into = element('div', { class: 'part' });
       made.append(into);
@@ -89,22 +93,23 @@ function* rendering(text, made, dressed = true) {
     const piece = fill(document.createDocumentFragment(), nodes);
     piece.normalize();
     if (dressed) above = dress(piece, above);
-    into.append(piece);
+    (parent ?? into).append(piece);
   };
   current = own;
   for (const piece of pieces(lines, 0)) {
     if (piece) {
       done = Math.max(done, piece[1]);
       add(piece[0]);
+      own.begun = own.made;
     }
-    done = Math.max(done, own.read / LINE);
+    done = Math.max(done, own.made / LINE);
     yield done;
     current = own;
   }
   into = made;
   begun = done;
-  for (const nodes of footnotes(own)) {
-    if (nodes) add(nodes);
+  for (const piece of footnotes(own)) {
+    if (piece) add(...piece);
     yield done;
   }
   if (own.marks.length) made.normalize();
@@ -145,6 +150,9 @@ const DIVIDER = /^\|?(?: *:?-+:? *\|)* *:?-+:?(?: *\|)?$/;
  */
 const READERS = [fence, mathBlock, heading, rule, quote, footnote, list, table];
 
+const isFull = () => current.made - current.begun > MOST;
+const isPlain = (depth) => depth >= DEEPEST || isFull();
+
 /** Yields `[nodes, next line]` of each piece, and null where it may pause. */
 function* pieces(lines, depth) {
   let readOn = null;
@@ -153,7 +161,7 @@ function* pieces(lines, depth) {
       at += 1;
       continue;
     }
-    const read = readOn ? readOn(at) : depth < DEEPEST ? firstOf(lines, at, depth) : null;
+    const read = readOn ? readOn(at) : isPlain(depth) ? null : firstOf(lines, at, depth);
     const [nodes, next, more = null] = read ?? paragraph(lines, at, depth);
     yield [Array.isArray(nodes) ? nodes : yield* nodes, next];
     at = next;
@@ -165,7 +173,7 @@ function* blocks(lines, depth) {
   const nodes = [];
   for (const piece of pieces(lines, depth)) {
     if (piece) nodes.push(...piece[0]);
-    current.read += BLOCK;
+    current.made += 2;
     yield null;
   }
   return nodes;
@@ -181,7 +189,7 @@ function firstOf(lines, at, depth) {
 
 function paragraph(lines, at, depth, goesOn = false) {
   let next = at + 1, length = lines[at].length;
-  const isMore = () => next < lines.length && lines[next].trim() && !(depth < DEEPEST && interrupts(lines, next));
+  const isMore = () => next < lines.length && lines[next].trim() && (isPlain(depth) || !interrupts(lines, next));
   for (; next - at < PIECE && length < LONGEST_PIECE && isMore(); next += 1) length += lines[next].length;
   const more = isMore() ? (from) => paragraph(lines, from, depth, true) : null;
   return paragraphPiece(lines.slice(at, next).map((line) => line.trimStart()).join('\n'), next, more, goesOn);
@@ -289,7 +297,10 @@ function* noted(name, inner, depth) {
   return [];
 }
 
-/** Numbers the marks of footnotes, and yields the list of footnotes; null where it may pause. A mark without a footnote stays text. */
+/**
+ * Numbers the marks of footnotes, and yields the list of footnotes as `[nodes, where they belong]`, and null where it may pause. A mark
+ * without a footnote stays text.
+ */
 function* footnotes({ said, marks }) {
   const items = new Map();
   for (const [place, { name, mark }] of marks.entries()) {
@@ -308,7 +319,9 @@ function* footnotes({ said, marks }) {
     mark.append(element('button', { type: 'button', class: 'link', 'aria-label': TEXT.footnote(number), text: number, click: () => item.focus() }));
   }
   if (!items.size) return;
-  yield [element('section', { class: 'footnotes', 'aria-label': TEXT.footnotes }, element('ol', {}, [...items.values()].map(({ item }) => item)))];
+  const all = element('ol');
+  yield [[element('section', { class: 'footnotes', 'aria-label': TEXT.footnotes }, all)]];
+  for (const { item } of items.values()) yield [[item], all];
 }
 
 function heading(lines, at) {
@@ -461,6 +474,9 @@ function cells(line) {
 }
 
 function inline(text) {
-  current.read += text.length;
-  return inlineNodes(text, current);
+  current.made += text.length / 50;
+  if (isFull()) return [text];
+  const nodes = inlineNodes(text, current);
+  for (const node of nodes) current.made += node.nodeType ? 1 + node.getElementsByTagName('*').length : 1;
+  return nodes;
 }
