@@ -18,8 +18,11 @@ const TEXT = {
 
 const LONGEST = 200 * 1024;
 const WIDEST = 64;
-/** Longer lists, tables and paragraphs are split, to be laid out one at a time. In lines, and in characters. */
+/** So many cells are laid out at a time. */
+const CELLS = 2000;
+/** Longer lists, tables and paragraphs are split, to be laid out one at a time. In lines. */
 const PIECE = 100;
+/** So are paragraphs of more characters. Longer headings and rows are paragraphs. */
 const LONGEST_PIECE = 8000;
 /** What an answer shows at once, in lines; the rest follows in steps. */
 const AT_ONCE = 40;
@@ -229,6 +232,7 @@ function fence(lines, at) {
 }
 
 function codeBlock(text, language) {
+  current.made += 10;
   const lines = text.split('\n');
   const isLong = lines.length > LONG_CODE;
   const shown = element('code', { text: isLong ? lines.slice(0, LONG_CODE).join('\n') : text });
@@ -362,7 +366,7 @@ function listPiece(lines, at, depth, first, done) {
     const start = ITEM.exec(lines[next]);
     if (!start || start[1].length > first[1].length + 1 || kindOf(start[2]) !== kind || RULE.test(lines[next])) break;
     if (items.length === PIECE) {
-      more = (from) => listPiece(lines, from, depth, first, done + PIECE);
+      if (!isFull()) more = (from) => listPiece(lines, from, depth, first, done + PIECE);
       break;
     }
     const [inner, after] = itemLines(lines, next, start);
@@ -436,19 +440,21 @@ function table(lines, at) {
   const aligned = cells(lines[at + 1]).map((mark) =>
     (mark.endsWith(':') ? (mark.startsWith(':') ? 'center' : 'right') : null));
   // A row of thousands of columns takes a browser seconds to lay out.
-  if (aligned.length > WIDEST) {
-    let next = at + 2;
-    while (isRow(lines, next)) next += 1;
-    return [[element('pre', { text: lines.slice(at, next).join('\n') })], next];
-  }
-  return tablePiece(lines, at + 2, lines[at], aligned);
+  return aligned.length > WIDEST ? widePiece(lines, at, at + 2) : tablePiece(lines, at + 2, lines[at], aligned);
+}
+
+function widePiece(lines, at, from, goesOn = false) {
+  let next = from;
+  while (next - at < PIECE && isRow(lines, next)) next += 1;
+  const more = isRow(lines, next) ? (after) => widePiece(lines, after, after, true) : null;
+  return [[element('pre', { class: pieceClass(goesOn, more), text: lines.slice(at, next).join('\n') })], next, more];
 }
 
 const isRow = (lines, at) => at < lines.length && lines[at].length <= LONGEST_PIECE && lines[at].trim() && !interrupts(lines, at);
 
 function tablePiece(lines, at, titles, aligned) {
   let next = at;
-  for (let length = 0; next - at < PIECE && length < LONGEST_PIECE && isRow(lines, next); next += 1) length += lines[next].length;
+  while (next - at < PIECE && (next - at) * aligned.length < CELLS && isRow(lines, next)) next += 1;
   const head = element('thead', {}, row(titles, 'th', aligned));
   const body = element('tbody', {}, lines.slice(at, next).map((line) => row(line, 'td', aligned)));
   const made = element('div', { class: 'table', tabindex: '0', role: 'group', 'aria-label': TEXT.table }, element('table', {}, head, body));
