@@ -2,6 +2,8 @@
 
 /** Longer code stays plain: colouring must never be felt. */
 const LONGEST = 50_000;
+/** So does code with a longer line: to paint a range, browsers measure its line up to there. */
+const LONGEST_LINE = 500;
 
 const WORDS = {
   c: 'as async await auto bool boolean break byte case catch char class const constexpr continue default defer delete do double dyn else enum export extends extern final finally float fn for foreach from func function get goto if impl implements import in instanceof int interface internal let long loop map match mod move mut namespace new null nullptr object of operator override package private protected pub public readonly ref return sealed self set short signed sizeof static string struct super switch template this throw throws trait true false try type typedef typename typeof undefined union unsafe unsigned use using val var virtual void volatile when where while with yield None Some Ok Err',
@@ -15,7 +17,10 @@ const WORDS = {
 
 const STRING = /"(?:[^"\\\n]|\\.)*"?|'(?:[^'\\\n]|\\.)*'?/;
 const NUMBER = /\b(?:0[xob][\da-f_]+|\d[\d_]*(?:\.\d+)?(?:e[+-]?\d+)?)[a-z%]{0,4}\b/;
-/** How a family of languages writes comments and strings; each matches in linear time from where it begins. */
+/**
+ * How a family of languages writes comments and strings; each matches in linear time from where it begins. An escaped quote begins
+ * none, so a quote without a partner is searched for once a line.
+ */
 const KINDS = {
   c: kind(/\/\/[^\n]*|\/\*[\s\S]*?(?:\*\/|$)/, [/`(?:[^`\\]|\\[\s\S])*`?/, /"(?:[^"\\\n]|\\.)*"?|'(?:[^'\\\n]|\\.)*'/], WORDS.c),
   python: kind(/#[^\n]*/, [/"""[\s\S]*?(?:"""|$)|'''[\s\S]*?(?:'''|$)/, STRING], WORDS.python),
@@ -37,7 +42,7 @@ const KIND_OF = new Map(Object.entries(LANGUAGES).flatMap(([name, all]) => all.s
 
 function kind(comment, strings, words, flags = '') {
   const parts = [`(?<comment>${comment.source})`, `(?<string>${strings.map(({ source }) => source).join('|')})`,
-    `(?<number>${NUMBER.source})`, `(?<keyword>\\b(?:${words.replaceAll(' ', '|')})\\b)`, '[A-Za-z_$][\\w$]*'];
+    `(?<number>${NUMBER.source})`, `(?<keyword>\\b(?:${words.replaceAll(' ', '|')})\\b)`, '[A-Za-z_$][\\w$]*', "\\\\'"];
   return new RegExp(parts.join('|'), `g${flags}`);
 }
 
@@ -58,8 +63,9 @@ const painted = new Map();
 
 /** Colours the first text of `code`, an element. Where the browser cannot, it stays plain. */
 export function highlight(code, language) {
-  if (!globalThis.CSS?.highlights || !code.firstChild) return;
-  for (const { kind: name, start, end } of tokens(code.firstChild.data, language)) {
+  const text = code.firstChild?.data;
+  if (!globalThis.CSS?.highlights || !text || text.split('\n').some((line) => line.length > LONGEST_LINE)) return;
+  for (const { kind: name, start, end } of tokens(text, language)) {
     const range = new StaticRange({ startContainer: code.firstChild, startOffset: start, endContainer: code.firstChild, endOffset: end });
     const paint = painted.get(name) ?? new Highlight();
     if (!painted.has(name)) CSS.highlights.set(`code-${name}`, paint);

@@ -6,18 +6,21 @@ import { element, fill } from './dom.js';
 export const DEEPEST = 12;
 /** Longer formulas stay text. */
 export const LONGEST_FORMULA = 4000;
+/** A long answer is completed in steps of so many milliseconds. */
+export const STEP = 5;
 const LONGEST_ADDRESS = 2048;
 const LOOK_BACK = 16;
 
-const PIECE = /\\[!-/:-@[-`{-~]|\$\$?|`+|\*+|_+|~~|!?\[|\]|<(?:https?:\/\/|mailto:)[^\s<>]+>|https?:\/\/[^\s<>]+|\\?\n| +\n?|[^\\`*_~![\]<hH $\n]+|[\s\S]/gy;
+const PIECE = /\\[!-/:-@[-`{-~]|\$\$?|`+|\*+|_+|~~|!?\[|\]|<(?:https?:\/\/|mailto:)[^\s<>]+>|https?:\/\/|\\?\n| +\n?|[^\\`*_~![\]<hH $\n]+|[\s\S]/gy;
 
 /**
  * The nodes of a run of text. One pass from left to right: `out` holds what is done, and an end mark wraps
  * what follows its start mark. Whatever has no partner stays text. Nothing here is searched twice, because
- * an answer of nothing but start marks must not hang the page. Marks of footnotes are added to `noteMarks`.
+ * an answer of nothing but start marks must not hang the page. Marks of the footnotes that may exist (`notes.names`) are added to
+ * `notes.marks`.
  */
-export function inline(text, noteMarks) {
-  const run = { text, noteMarks, out: [], brackets: [], unclosed: new Set(), marks: { '*': [], '_': [], '~': [] }, ticks: runsOfTicks(text) };
+export function inline(text, notes) {
+  const run = { text, notes, out: [], brackets: [], ends: {}, marks: { '*': [], '_': [], '~': [] }, ticks: runsOfTicks(text) };
   for (let at = 0; at < text.length;) {
     PIECE.lastIndex = at;
     const [piece] = PIECE.exec(text);
@@ -47,7 +50,7 @@ function take(run, piece, at) {
   if (first === '*' || first === '_' || piece === '~~') return emphasis(run, piece, at);
   if (piece === '[' || piece === '![') return void brackets.push(out.push(words(piece)) - 1);
   if (piece === ']') return closeBracket(run, at);
-  if (piece.length > 7 && /^<?(?:https?:|mailto:)/i.test(piece)) return autolink(run, piece, at);
+  if (/^<?(?:https?:\/\/|mailto:.)/i.test(piece)) return autolink(run, piece, at);
   if (piece === '\\\n' || /^ {2,}\n$/.test(piece)) return void out.push({ node: element('br'), depth: 1 });
   return void out.push(words(first === '\\' && piece.length === 2 ? piece[1] : piece));
 }
@@ -58,16 +61,17 @@ const ENDS = { '$': '$', '$$': '$$', '\\(': '\\)', '\\[': '\\]' };
 
 /** A formula in a line. A single `$` that a space follows, or that ends before a digit, is money. */
 function inlineMath(run, piece, at) {
-  const { text, out, unclosed } = run;
+  const { text, out, ends } = run;
   const from = at + piece.length, end = ENDS[piece];
   const plain = () => void out.push(words(piece[0] === '\\' ? piece[1] : piece));
-  if (unclosed.has(end) || (piece === '$' && /\s/.test(text[from] ?? ' '))) return plain();
-  let stop = text.slice(from, from + LONGEST_FORMULA).indexOf(end);
-  if (stop < 0) {
-    unclosed.add(end);
-    return plain();
+  if (piece === '$' && /\s/.test(text[from] ?? ' ')) return plain();
+  // The next end mark stays the same for every start mark before it, so it is searched once.
+  if (!(ends[end] >= from)) {
+    const found = text.indexOf(end, from);
+    ends[end] = found < 0 ? Infinity : found;
   }
-  stop += from;
+  const stop = ends[end];
+  if (stop - from > LONGEST_FORMULA) return plain();
   if (piece === '$' && (/\s/.test(text[stop - 1]) || /\d/.test(text[stop + 1] ?? '') || text[stop - 1] === '\\')) return plain();
   const source = text.slice(from, stop);
   if (!source.trim()) return plain();
@@ -75,11 +79,11 @@ function inlineMath(run, piece, at) {
   return stop + end.length;
 }
 
-function noteMark({ text, noteMarks, out, brackets }, at) {
+function noteMark({ text, notes, out, brackets }, at) {
   const match = /^\[\^([^\]\s]{1,40})\]/.exec(text.slice(at, at + 44));
-  if (!match) return void brackets.push(out.push(words('[')) - 1);
+  if (!match || !notes.names.has(match[1])) return void brackets.push(out.push(words('[')) - 1);
   const mark = element('sup', { class: 'note' });
-  noteMarks.push({ name: match[1], mark });
+  notes.marks.push({ name: match[1], mark });
   out.push({ node: mark, depth: 1 });
   return at + match[0].length;
 }
@@ -153,10 +157,15 @@ function partner(places, out, left, both) {
 /** Puts everything from `from` on into `node`; refuses to nest deeper than the cap. */
 function wrap({ out, brackets, marks }, from, node) {
   const depth = out.slice(from).reduce((most, part) => Math.max(most, part.depth), 0) + 1;
-  if (depth > DEEPEST) return false;
+  const all = [brackets, ...Object.values(marks)];
+  if (depth > DEEPEST) {
+    // Every wrap that starts before this one would be too deep as well.
+    for (const places of all) places.splice(0, places.findLastIndex((place) => place < from) + 1);
+    return false;
+  }
   fill(node, joined(out.splice(from)));
   out.push({ node, depth });
-  for (const places of [brackets, ...Object.values(marks)]) {
+  for (const places of all) {
     while (places.length && places.at(-1) >= from) places.pop();
   }
   return true;
@@ -181,27 +190,33 @@ function closeBracket(run, at) {
 /** `address "title")` from here, with balanced parentheses; null when it is not that. */
 function destination(text, from) {
   const rest = text.slice(from, from + LONGEST_ADDRESS);
-  const match = /^ *(?:<([^<>\n]*)>|((?:[^\s()\\]|\\.|\([^\s()]*\))*))(?: +(?:"[^"]*"|'[^']*'))? *\)/.exec(rest);
+  const match = /^ *(?! )(?:<([^<>\n]*)>|((?:[^\s()\\]|\\.|\((?:[^\s()\\]|\\.)*\))*))(?: +(?:"[^"]*"|'[^']*'))? *\)/.exec(rest);
   return match && { address: match[1] ?? match[2], next: from + match[0].length };
 }
 
-function autolink({ out, brackets }, piece, at) {
-  // What stands in brackets is the text of a link already.
-  if (brackets.length && piece[0] !== '<') piece = piece.split(']', 1)[0];
-  const bracketed = piece[0] === '<';
-  let address = bracketed ? piece.slice(1, -1) : piece;
-  if (address.length <= LONGEST_ADDRESS && !bracketed) {
-    address = address.replace(/[?!.,:;*_~'"\]]+$/, '');
-    if (!address.includes('(')) address = address.replace(/\).*$/, '');
+/** An address without angle brackets ends before a parenthesis that has no partner in it. */
+const ADDRESS = /(?:[^\s<>()]+|\([^\s<>()]*\))*/y;
+/** What stands in brackets is the text of a link already, up to their end. */
+const BRACKETED = /[^\s<>\]]*/y;
+
+function autolink({ text, out, brackets }, piece, at) {
+  let whole = piece, address = piece.slice(1, -1);
+  if (piece[0] !== '<') {
+    const reads = brackets.length ? BRACKETED : ADDRESS;
+    reads.lastIndex = at;
+    [whole] = reads.exec(text);
+    let length = whole.length;
+    while (`?!.,:;*_~'"]`.includes(whole[length - 1])) length -= 1;
+    address = whole.slice(0, length);
   }
   const link = address.length <= LONGEST_ADDRESS && !brackets.length ? anchor(address) : null;
   if (!link) {
-    out.push(words(piece));
-    return at + piece.length;
+    out.push(words(whole));
+    return at + whole.length;
   }
   link.append(address);
   out.push({ node: link, depth: 1 });
-  return at + (bracketed ? piece.length : address.length);
+  return at + (piece[0] === '<' ? whole : address).length;
 }
 
 const SCHEMES = ['http:', 'https:', 'mailto:'];
@@ -215,12 +230,31 @@ function anchor(address) {
   return element('a', { href, target: '_blank', rel: 'noopener noreferrer nofollow' });
 }
 
+/** Formulas that are shown as source so far. */
+const waiting = new Set();
+
 /** A formula: its source at first, then MathML as soon as math.js is there and knows all of it. */
 export function math(source, isBlock) {
   const box = element(isBlock ? 'div' : 'span', { class: isBlock ? 'math display' : 'math', dir: 'ltr', text: source.trim() });
-  void import('./math.js').then(({ formula }) => {
-    const made = formula(source, isBlock);
-    if (made) box.replaceChildren(made);
-  }).catch(() => null);
+  if (waiting.add({ box, source, isBlock }).size === 1) void typeset();
   return box;
+}
+
+/** Typesets all formulas that wait, in steps. */
+async function typeset() {
+  try {
+    const { formula } = await import('./math.js');
+    let end = performance.now() + STEP;
+    for (const one of waiting) {
+      if (performance.now() > end) {
+        await new Promise((done) => { setTimeout(done); });
+        end = performance.now() + STEP;
+      }
+      waiting.delete(one);
+      const made = formula(one.source, one.isBlock);
+      if (made) one.box.replaceChildren(made);
+    }
+  } catch {
+    waiting.clear();
+  }
 }

@@ -1,7 +1,7 @@
 /** Turns Markdown into DOM nodes. Never markup strings: what a model wrote cannot become code here. */
 
 import { button, copyButton, element, fill } from './dom.js';
-import { DEEPEST, LONGEST_FORMULA, inline as inlineNodes, math } from './inline.js';
+import { DEEPEST, LONGEST_FORMULA, STEP, inline as inlineNodes, math } from './inline.js';
 
 const TEXT = {
   code: 'Code',
@@ -18,16 +18,26 @@ const TEXT = {
 
 const LONGEST = 200 * 1024;
 const WIDEST = 64;
-/** Longer lists, tables and paragraphs are split, to be laid out one at a time. */
+/** So many cells are laid out at a time. */
+const CELLS = 2000;
+/** Longer lists, tables and paragraphs are split, to be laid out one at a time. In lines. */
 const PIECE = 100;
-/** What an answer shows at once, in lines; the rest follows in steps of so many milliseconds. */
+/** So are paragraphs of more characters. Longer headings and rows are paragraphs. */
+const LONGEST_PIECE = 8000;
+/** What an answer shows at once, in lines; the rest follows in steps. */
 const AT_ONCE = 40;
-const STEP = 5;
+/** So many elements count as a line. */
+const LINE = 25;
+/** What follows more elements in one list, quote or footnote is plain text. */
+const MOST = 4000;
 /** Longer code is folded at first. In lines. */
 const LONG_CODE = 40;
 
-/** The footnotes of the text that is being rendered: what each says, and where it is referred to. */
-let notes = null;
+/**
+ * The text that is being rendered: names that footnotes may have, what each says, where it is referred to; about how many elements
+ * are made, in all and when the block began.
+ */
+let current = null;
 
 /** The steps that remain of answers that are not complete yet. */
 const unfinished = new WeakMap();
@@ -71,36 +81,47 @@ export function render(text) {
   return fragment;
 }
 
-/** Appends the rendered text piece by piece; yields the number of lines that are done. Past 200 KB the rest is shown as it is. */
+/** Appends the rendered text piece by piece; yields about how many lines are done. Past 200 KB the rest is shown as it is. */
 function* rendering(text, made, dressed = true) {
   const lines = text.slice(0, LONGEST).replace(/\r\n?/g, '\n').replace(/\t/g, '    ').split('\n');
-  const own = { said: new Map(), marks: [] };
-  let into = made, begun = 0, above = 2;
-  const add = (nodes, at) => {
-    if (at > AT_ONCE && at - begun > PIECE / 2) {
-      begun = at;
+  const names = new Set(Array.from(text.matchAll(/\[\^([^\]\s]{1,40})\]:/g), ([, name]) => name));
+  const own = { names, said: new Map(), marks: [], made: 0, begun: 0 };
+  let into = made, begun = 0, above = 2, done = 0;
+  const add = (nodes, parent = null) => {
+    if (!parent && done > AT_ONCE && done - begun > PIECE / 2) {
+      begun = done;
       into = element('div', { class: 'part' });
       made.append(into);
     }
     const piece = fill(document.createDocumentFragment(), nodes);
     piece.normalize();
     if (dressed) above = dress(piece, above);
-    into.append(piece);
+    (parent ?? into).append(piece);
   };
-  notes = own;
-  for (const [nodes, next] of pieces(lines, 0)) {
-    add(nodes, next);
-    yield next;
-    notes = own;
+  current = own;
+  for (const piece of pieces(lines, 0)) {
+    if (piece) {
+      done = Math.max(done, piece[1]);
+      add(piece[0]);
+      own.begun = own.made;
+    }
+    done = Math.max(done, own.made / LINE);
+    yield done;
+    current = own;
   }
   into = made;
-  add(footnotes(own), 0);
+  begun = done;
+  for (const piece of footnotes(own)) {
+    if (piece) add(...piece);
+    yield done;
+  }
   if (own.marks.length) made.normalize();
   const rest = text.length > LONGEST ? text.slice(LONGEST).split('\n') : [];
   for (let at = 0; at < rest.length; at += PIECE) {
     const more = at + PIECE < rest.length;
-    add([element('pre', { class: pieceClass(at > 0, more), text: rest.slice(at, at + PIECE).join('\n') })], lines.length + at + PIECE);
-    yield lines.length + at;
+    done = Math.max(done, lines.length) + PIECE;
+    add([element('pre', { class: pieceClass(at > 0, more), text: rest.slice(at, at + PIECE).join('\n') })]);
+    yield done;
   }
 }
 
@@ -117,37 +138,49 @@ function dress(piece, above) {
 
 // Each of these reads a line in linear time: no two neighbouring parts can match the same characters.
 const FENCE = /^ {0,3}(`{3,64}|~{3,64})([^`]*)$/;
-const HEADING = /^ {0,3}(#{1,6})(?: (.*)|)$/;
+const HEADING = /^ {0,3}(#{1,6})(?: (.*)|)$/s;
 const RULE = /^ {0,3}(?:(?:\* *){3,}|(?:- *){3,}|(?:_ *){3,})$/;
 const QUOTE = /^ {0,3}> ?/;
-const ITEM = /^( *)([-*+]|\d{1,9}[.)])(?: +(.*)|)$/;
+const ITEM = /^( *)([-*+]|\d{1,9}[.)])(?: +(.*)|)$/s;
 const TASK = /^\[([ xX])\] +/;
-const NOTE = /^ {0,3}\[\^([^\]\s]{1,40})\]: *(.*)$/;
+const NOTE = /^ {0,3}\[\^([^\]\s]{1,40})\]: *(.*)$/s;
 const MATH = /^ {0,3}(?:\$\$|\\\[|\\begin\{(align|equation|gather|multline)\*?\})/;
 const DIVIDER = /^\|?(?: *:?-+:? *\|)* *:?-+:?(?: *\|)?$/;
 
 /**
  * Each reader looks at the line `at` and returns `[nodes, next line]`, or null when it is not its kind. One that stopped after a
- * piece adds a function that reads on.
+ * piece adds a function that reads on. The nodes of a block that holds others are a generator, which pauses within.
  */
 const READERS = [fence, mathBlock, heading, rule, quote, footnote, list, table];
 
+const isFull = () => current.made - current.begun > MOST;
+const isPlain = (depth) => depth >= DEEPEST || isFull();
+
+/** Yields `[nodes, next line]` of each piece, and null where it may pause. */
 function* pieces(lines, depth) {
   let readOn = null;
-  for (let at = 0; at < lines.length;) {
+  for (let at = 0; at < lines.length || readOn;) {
     if (!readOn && !lines[at].trim()) {
       at += 1;
       continue;
     }
-    const read = readOn ? readOn(at) : depth < DEEPEST ? firstOf(lines, at, depth) : null;
+    const read = readOn ? readOn(at) : isPlain(depth) ? null : firstOf(lines, at, depth);
     const [nodes, next, more = null] = read ?? paragraph(lines, at, depth);
-    yield [nodes, next];
+    yield [Array.isArray(nodes) ? nodes : yield* nodes, next];
     at = next;
     readOn = more;
   }
 }
 
-const blocks = (lines, depth) => [...pieces(lines, depth)].flatMap(([nodes]) => nodes);
+function* blocks(lines, depth) {
+  const nodes = [];
+  for (const piece of pieces(lines, depth)) {
+    if (piece) nodes.push(...piece[0]);
+    current.made += 2;
+    yield null;
+  }
+  return nodes;
+}
 
 function firstOf(lines, at, depth) {
   for (const reader of READERS) {
@@ -158,11 +191,21 @@ function firstOf(lines, at, depth) {
 }
 
 function paragraph(lines, at, depth, goesOn = false) {
-  let next = at + 1;
-  const isMore = () => next < lines.length && lines[next].trim() && !(depth < DEEPEST && interrupts(lines, next));
-  while (next - at < PIECE && isMore()) next += 1;
-  const text = lines.slice(at, next).map((line) => line.trimStart()).join('\n');
+  let next = at + 1, length = lines[at].length;
+  const isMore = () => next < lines.length && lines[next].trim() && (isPlain(depth) || !interrupts(lines, next));
+  for (; next - at < PIECE && length < LONGEST_PIECE && isMore(); next += 1) length += lines[next].length;
   const more = isMore() ? (from) => paragraph(lines, from, depth, true) : null;
+  return paragraphPiece(lines.slice(at, next).map((line) => line.trimStart()).join('\n'), next, more, goesOn);
+}
+
+/** Splits a text without enough line ends at a space. */
+function paragraphPiece(text, next, more, goesOn) {
+  if (text.length > 2 * LONGEST_PIECE) {
+    const end = text.lastIndexOf(' ', LONGEST_PIECE) + 1 || LONGEST_PIECE;
+    const rest = text.slice(end), after = more;
+    more = () => paragraphPiece(rest, next, after, true);
+    text = text.slice(0, end);
+  }
   return [[element('p', { class: pieceClass(goesOn, more) }, inline(text))], next, more];
 }
 
@@ -189,6 +232,7 @@ function fence(lines, at) {
 }
 
 function codeBlock(text, language) {
+  current.made += 10;
   const lines = text.split('\n');
   const isLong = lines.length > LONG_CODE;
   const shown = element('code', { text: isLong ? lines.slice(0, LONG_CODE).join('\n') : text });
@@ -216,6 +260,9 @@ function codeBlock(text, language) {
   return made;
 }
 
+/** The lines up to which an end mark is known to end no formula, for each text. */
+const endless = new WeakMap();
+
 /** `$$ … $$` or `\\[ … \\]` on lines of their own; without its end mark it is text. */
 function mathBlock(lines, at) {
   const open = MATH.exec(lines[at]);
@@ -223,19 +270,19 @@ function mathBlock(lines, at) {
   const isBare = Boolean(open[1]);
   const mark = open[0].trim();
   const end = isBare ? mark.replace('begin', 'end') : mark === '$$' ? '$$' : '\\]';
-  let length = 0;
-  for (let next = at; next < lines.length && length <= LONGEST_FORMULA; next += 1) {
-    const from = next === at ? open[0].length : 0;
-    const stop = lines[next].indexOf(end, from);
-    if (stop >= 0) {
-      if (lines[next].slice(stop + end.length).trim()) return null;
-      const inner = [...lines.slice(at, next), lines[next].slice(0, stop)].join('\n').slice(open[0].length);
-      const source = isBare ? `${mark}${inner}${end}` : inner;
-      return source.trim() ? [[math(source, true)], next + 1] : null;
-    }
-    if (!lines[next].trim()) return null;
+  const known = endless.get(lines) ?? new Map();
+  if (at < known.get(end)) return null;
+  let next = at, length = lines[at].length, stop = lines[at].indexOf(end, open[0].length);
+  while (stop < 0 && length <= LONGEST_FORMULA && lines[next + 1]?.trim()) {
+    next += 1;
     length += lines[next].length;
+    stop = lines[next].indexOf(end);
   }
+  if (stop >= 0 && !lines[next].slice(stop + end.length).trim()) {
+    const inner = [...lines.slice(at, next), lines[next].slice(0, stop)].join('\n').slice(open[0].length);
+    if (inner.trim()) return [[math(isBare ? `${mark}${inner}${end}` : inner, true)], next + 1];
+  }
+  endless.set(lines, known.set(end, next));
   return null;
 }
 
@@ -246,14 +293,22 @@ function footnote(lines, at, depth) {
   let next = at + 1;
   while (next < lines.length && /^ {2,}\S/.test(lines[next])) next += 1;
   const inner = [match[2], ...lines.slice(at + 1, next).map((line) => line.trimStart())];
-  if (!notes.said.has(match[1])) notes.said.set(match[1], blocks(inner, depth + 1));
-  return [[], next];
+  return [noted(match[1], inner, depth), next];
 }
 
-/** Numbers the marks of footnotes, and lists the footnotes. A mark without a footnote stays text. */
-function footnotes({ said, marks }) {
+function* noted(name, inner, depth) {
+  if (!current.said.has(name)) current.said.set(name, yield* blocks(inner, depth + 1));
+  return [];
+}
+
+/**
+ * Numbers the marks of footnotes, and yields the list of footnotes as `[nodes, where they belong]`, and null where it may pause. A mark
+ * without a footnote stays text.
+ */
+function* footnotes({ said, marks }) {
   const items = new Map();
-  for (const { name, mark } of marks) {
+  for (const [place, { name, mark }] of marks.entries()) {
+    if (place % PIECE === 0) yield null;
     const nodes = said.get(name);
     if (!nodes) {
       mark.replaceWith(`[^${name}]`);
@@ -267,13 +322,15 @@ function footnotes({ said, marks }) {
     const { item, number } = items.get(name);
     mark.append(element('button', { type: 'button', class: 'link', 'aria-label': TEXT.footnote(number), text: number, click: () => item.focus() }));
   }
-  if (!items.size) return [];
-  return [element('section', { class: 'footnotes', 'aria-label': TEXT.footnotes }, element('ol', {}, [...items.values()].map(({ item }) => item)))];
+  if (!items.size) return;
+  const all = element('ol');
+  yield [[element('section', { class: 'footnotes', 'aria-label': TEXT.footnotes }, all)]];
+  for (const { item } of items.values()) yield [[item], all];
 }
 
 function heading(lines, at) {
   const match = HEADING.exec(lines[at]);
-  if (!match) return null;
+  if (!match || lines[at].length > LONGEST_PIECE) return null;
   // The page has an h1 and the view an h2.
   const level = Math.min(6, match[1].length + 2);
   const title = (match[2] ?? '').trim().replace(/(^| )#{1,6}$/, '');
@@ -289,7 +346,11 @@ function quote(lines, at, depth) {
   let next = at;
   while (next < lines.length && (QUOTE.test(lines[next]) || (lines[next].trim() && !interrupts(lines, next)))) next += 1;
   const inner = lines.slice(at, next).map((line) => line.replace(QUOTE, ''));
-  return [[element('blockquote', {}, blocks(inner, depth + 1))], next];
+  return [quoted(inner, depth), next];
+}
+
+function* quoted(inner, depth) {
+  return [element('blockquote', {}, yield* blocks(inner, depth + 1))];
 }
 
 function list(lines, at, depth) {
@@ -305,7 +366,7 @@ function listPiece(lines, at, depth, first, done) {
     const start = ITEM.exec(lines[next]);
     if (!start || start[1].length > first[1].length + 1 || kindOf(start[2]) !== kind || RULE.test(lines[next])) break;
     if (items.length === PIECE) {
-      more = (from) => listPiece(lines, from, depth, first, done + PIECE);
+      if (!isFull()) more = (from) => listPiece(lines, from, depth, first, done + PIECE);
       break;
     }
     const [inner, after] = itemLines(lines, next, start);
@@ -318,7 +379,12 @@ function listPiece(lines, at, depth, first, done) {
   }
   const number = Number.parseInt(first[2], 10) + done;
   const made = element(Number.isNaN(number) ? 'ul' : 'ol', { start: number > 1 && number, class: pieceClass(done > 0, more) });
-  return [[fill(made, items.map((inner) => item(inner, depth, loose)))], next, more];
+  return [listed(made, items, depth, loose), next, more];
+}
+
+function* listed(made, items, depth, loose) {
+  for (const inner of items) made.append(yield* item(inner, depth, loose));
+  return [made];
 }
 
 /** The lines of one item without their indent, and the line after it. */
@@ -346,10 +412,10 @@ function itemLines(lines, at, start) {
   return [inner, next];
 }
 
-function item(inner, depth, loose) {
+function* item(inner, depth, loose) {
   const task = TASK.exec(inner[0]);
   if (task) inner[0] = inner[0].slice(task[0].length);
-  const nodes = blocks(inner, depth + 1)
+  const nodes = (yield* blocks(inner, depth + 1))
     .flatMap((node) => (!loose && node.tagName === 'P' ? [...node.childNodes] : [node]));
   if (!task) return element('li', {}, nodes);
   const done = task[1] !== ' ';
@@ -365,7 +431,7 @@ function skipBlank(lines, at) {
 }
 
 function isTable(lines, at) {
-  return lines[at].includes('|') && at + 1 < lines.length && lines[at + 1].includes('-') && DIVIDER.test(lines[at + 1].trim())
+  return lines[at].length <= LONGEST_PIECE && lines[at].includes('|') && at + 1 < lines.length && lines[at + 1].includes('-') && DIVIDER.test(lines[at + 1].trim())
     && cells(lines[at]).length === cells(lines[at + 1]).length;
 }
 
@@ -374,25 +440,33 @@ function table(lines, at) {
   const aligned = cells(lines[at + 1]).map((mark) =>
     (mark.endsWith(':') ? (mark.startsWith(':') ? 'center' : 'right') : null));
   // A row of thousands of columns takes a browser seconds to lay out.
-  if (aligned.length > WIDEST) {
-    let next = at + 2;
-    while (isRow(lines, next)) next += 1;
-    return [[element('pre', { text: lines.slice(at, next).join('\n') })], next];
-  }
-  return tablePiece(lines, at + 2, lines[at], aligned);
+  return aligned.length > WIDEST ? widePiece(lines, at, at + 2) : tablePiece(lines, at + 2, lines[at], aligned);
 }
 
-const isRow = (lines, at) => at < lines.length && lines[at].trim() && !interrupts(lines, at);
+function widePiece(lines, at, from, goesOn = false) {
+  let next = from;
+  while (next - at < PIECE && isRow(lines, next)) next += 1;
+  const more = isRow(lines, next) ? (after) => widePiece(lines, after, after, true) : null;
+  return [[element('pre', { class: pieceClass(goesOn, more), text: lines.slice(at, next).join('\n') })], next, more];
+}
+
+const isRow = (lines, at) => at < lines.length && lines[at].length <= LONGEST_PIECE && lines[at].trim() && !interrupts(lines, at);
 
 function tablePiece(lines, at, titles, aligned) {
   let next = at;
-  while (next - at < PIECE && isRow(lines, next)) next += 1;
-  const row = (line, tag, texts = cells(line)) => element('tr', {}, ...aligned.map((align, place) =>
-    element(tag, { class: align, scope: tag === 'th' && 'col' }, inline(texts[place] ?? ''))));
-  const head = element('thead', {}, row(titles, 'th'));
-  const body = element('tbody', {}, lines.slice(at, next).map((line) => row(line, 'td')));
+  while (next - at < PIECE && (next - at) * aligned.length < CELLS && isRow(lines, next)) next += 1;
+  const head = element('thead', {}, row(titles, 'th', aligned));
+  const body = element('tbody', {}, lines.slice(at, next).map((line) => row(line, 'td', aligned)));
   const made = element('div', { class: 'table', tabindex: '0', role: 'group', 'aria-label': TEXT.table }, element('table', {}, head, body));
   return [[made], next, isRow(lines, next) ? (from) => tablePiece(lines, from, titles, aligned) : null];
+}
+
+/** One cell stands for all that are missing, or short rows under many columns would be most of the page. */
+function row(line, tag, aligned) {
+  const texts = cells(line).slice(0, aligned.length);
+  const missing = aligned.length - texts.length;
+  return element('tr', {}, texts.map((text, place) => element(tag, { class: aligned[place], scope: tag === 'th' && 'col' }, inline(text))),
+    missing ? element(tag, { class: aligned[texts.length], colspan: missing > 1 && missing }) : null);
 }
 
 function cells(line) {
@@ -405,4 +479,10 @@ function cells(line) {
   return found.map((cell) => cell.trim());
 }
 
-const inline = (text) => inlineNodes(text, notes.marks);
+function inline(text) {
+  current.made += text.length / 50;
+  if (isFull()) return [text];
+  const nodes = inlineNodes(text, current);
+  for (const node of nodes) current.made += node.nodeType ? 1 + node.getElementsByTagName('*').length : 1;
+  return nodes;
+}

@@ -1,8 +1,10 @@
 /** Turns a subset of TeX into MathML nodes. Loaded with the first formula of an answer. */
 
 const MATHML = 'http://www.w3.org/1998/Math/MathML';
-/** Deeper groups are shown as source. */
-const MAX_DEPTH = 40;
+/** Formulas with deeper groups or arguments are shown as source. */
+const MAX_DEPTH = 20;
+/** So are matrices with more columns, which are slow to lay out. */
+const MAX_COLUMNS = 64;
 
 const table = (text) => new Map(text.trim().split(/\s+/).map((pair) => pair.split(':')));
 
@@ -70,15 +72,22 @@ function skipBlanks(parser) {
 
 /** Reads up to a token for which `ends` holds, which is left there; without one, to the end. */
 function row(parser, ends) {
+  return deeper(parser, () => {
+    const nodes = [];
+    for (skipBlanks(parser); parser.at < parser.tokens.length && !ends(peek(parser)); skipBlanks(parser)) {
+      const made = scripted(parser, atom(parser));
+      if (made) nodes.push(made);
+    }
+    return nodes;
+  });
+}
+
+function deeper(parser, read) {
   parser.depth += 1;
   if (parser.depth > MAX_DEPTH) throw new Unsupported();
-  const nodes = [];
-  for (skipBlanks(parser); parser.at < parser.tokens.length && !ends(peek(parser)); skipBlanks(parser)) {
-    const made = scripted(parser, atom(parser));
-    if (made) nodes.push(made);
-  }
+  const made = read(parser);
   parser.depth -= 1;
-  return nodes;
+  return made;
 }
 
 /** The braces' content, or the next token alone. */
@@ -86,7 +95,7 @@ function argument(parser) {
   skipBlanks(parser);
   const token = peek(parser);
   if (token === undefined || token === '}') throw new Unsupported();
-  if (token !== '{') return atom(parser) ?? make('mrow');
+  if (token !== '{') return deeper(parser, atom) ?? make('mrow');
   return group(parser);
 }
 
@@ -255,7 +264,7 @@ function environment(parser) {
   const rows = [[]];
   for (;;) {
     const cell = row(parser, (token) => token === '&' || token === '\\\\' || token === '\\end' || token === '\\cr');
-    rows.at(-1).push(make('mtd', cell));
+    if (rows.at(-1).push(make('mtd', cell)) > MAX_COLUMNS) throw new Unsupported();
     const token = peek(parser);
     if (token === undefined) throw new Unsupported();
     parser.at += 1;

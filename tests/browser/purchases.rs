@@ -9,6 +9,7 @@ const MESSAGE: (&str, &str) = ("textbox", "Message");
 const ASK: (&str, &str) = ("button", "Check again, free");
 const PAID: &str = "*/api/v1/chat";
 const MARKDOWN: &str = include_str!("../page/markdown.js");
+const SLOW_ANSWERS: &str = include_str!("../page/slow_answers.js");
 /// The price list names a ledger that the server has no more, as it does between a look and a restored backup. `posts` are the ledgers
 /// that purchases named.
 const STALE: &str = "(() => {
@@ -290,4 +291,19 @@ fn markdown_becomes_elements_without_parsing_markup() {
     let gate = Gate::start();
     let page = open(&gate);
     assert_eq!(page.evaluate(MARKDOWN), serde_json::json!([]));
+}
+
+#[test]
+fn bad_answers_are_rendered_in_linear_time_and_in_steps() {
+    let gate = Gate::start();
+    let page = open(&gate);
+    let count = page.evaluate(SLOW_ANSWERS).as_u64().unwrap();
+    assert!(count > 200, "{count} checks");
+    let faults: Vec<_> = (0..count)
+        .flat_map(|number| {
+            let faults = page.evaluate(&format!("checks[{number}]()"));
+            faults.as_array().cloned().unwrap()
+        })
+        .collect();
+    assert!(faults.is_empty(), "{faults:#?}");
 }
