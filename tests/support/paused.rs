@@ -3,226 +3,58 @@
 //! All of it runs on the test's thread, without sockets. Time passes only while every task waits, so
 //! the speed of the machine decides nothing: `#[tokio::test(start_paused = true)]`.
 
-use std::future::poll_fn;
+mod call;
+mod upstream;
+
 use std::io;
 use std::net::Ipv4Addr;
 use std::path::Path;
-use std::pin::pin;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::{FutureExt, StreamExt, stream};
-use http::{Request, request};
+use http::Request;
 use http_body::Frame;
-use http_body_util::{BodyExt, Empty, Full, StreamBody};
-use hyper_util::rt::TokioIo;
+use http_body_util::{BodyExt, Full, StreamBody};
 use tempfile::TempDir;
 use tokio::runtime::Handle;
-use tokio::sync::watch;
 use tokio::task::JoinHandle;
-use tokio::time::{sleep, timeout};
+use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
-use tollgate::Body;
 use tollgate::access::token::Secret;
 use tollgate::app::{self, App, Shutdown};
-use tollgate::clock::{self, Instant};
+use tollgate::clock;
 use tollgate::config::{GatewayConfig, Settings, SettingsSource};
 use tollgate::downstream::source::Source;
 use tollgate::pipeline::HttpStack;
 use tollgate::response::BoxError;
 use tollgate::routes::ops::Ops;
 use tollgate::store::{Store, StoreCapacity};
-use tollgate::upstream::{Attempt, Error, GatewayCall, GatewayReply, ScriptedClient};
+use tollgate::upstream::{Attempt, GatewayCall, ScriptedClient};
 use tower::ServiceExt;
 use zeroize::Zeroizing;
 
+pub(crate) use call::PausedCall;
+use call::{read, request};
+pub(crate) use upstream::PausedUpstream;
+
 use super::accounting::Errand;
-use super::canary::Canary;
 use super::client::{Answer, Record};
 use super::gate::files_in;
-use super::received::ReceivedRequest;
 use super::settings::{environment_of, no_rate_limit, stored};
-use super::upstream::Charge;
-use super::{CHAT, PATIENCE, Reply, VIDEO, lock, log};
+use super::{CHAT, VIDEO, lock, log};
 
 /// The wall clock when a gate starts: 2025-11-20, noon.
 pub(crate) const START: Duration = Duration::from_secs(1_763_640_000);
 const WEBHOOK_SECRET: &str = "whsec_MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY=";
-const LISTING: &str = "/api/api-keys";
 /// The limit of the HTTP client for reads.
 const READ_TIMEOUT: Duration = Duration::from_secs(15);
-
-type Answering = Box<dyn Fn(&ReceivedRequest) -> Reply + Send + Sync>;
 
 /// Lets this time pass on a paused clock. All that is due in it happens at its time.
 pub(crate) async fn pass(time: Duration) {
     sleep(time).await;
-}
-
-/// A scripted gateway. Its clones are the same one.
-#[derive(Clone)]
-pub(crate) struct PausedUpstream(Arc<Script>);
-
-struct Script {
-    canaries: Vec<Canary>,
-    /// The length of the log before these keys existed.
-    logged: usize,
-    answer: Answering,
-    state: Mutex<State>,
-    /// The number of requests.
-    arrived: watch::Sender<usize>,
-}
-
-#[derive(Default)]
-struct State {
-    requests: Vec<ReceivedRequest>,
-    arrivals: Vec<Instant>,
-    charged: Vec<Charge>,
-    listing: Option<Reply>,
-    is_unreachable: bool,
-}
-
-impl PausedUpstream {
-    /// Starts one that answers every request with `answer`, except for the listing of keys.
-    pub(crate) fn start(
-        answer: impl Fn(&ReceivedRequest) -> Reply + Send + Sync + 'static,
-    ) -> Self {
-        Self::with(1, answer)
-    }
-
-    /// Does the same with this many keys.
-    pub(crate) fn with(
-        keys: usize,
-        answer: impl Fn(&ReceivedRequest) -> Reply + Send + Sync + 'static,
-    ) -> Self {
-        Self(Arc::new(Script {
-            logged: log::length(),
-            canaries: (0..keys).map(|_| Canary::new()).collect(),
-            answer: Box::new(answer),
-            state: Mutex::default(),
-            arrived: watch::Sender::default(),
-        }))
-    }
-
-    /// Sets the reply to fetches of the listing. Until then it is a 404.
-    pub(crate) fn set_listing(&self, reply: Reply) {
-        lock(&self.0.state).listing = Some(reply);
-    }
-
-    /// Sets whether it can be connected to.
-    pub(crate) fn set_reachable(&self, is_reachable: bool) {
-        lock(&self.0.state).is_unreachable = !is_reachable;
-    }
-
-    pub(crate) fn canaries(&self) -> &[Canary] {
-        &self.0.canaries
-    }
-
-    /// Returns every request so far, without fetches of the listing.
-    pub(crate) fn received_requests(&self) -> Vec<ReceivedRequest> {
-        lock(&self.0.state).requests.clone()
-    }
-
-    /// Returns when each request arrived, of any kind.
-    pub(crate) fn arrivals(&self) -> Vec<Instant> {
-        lock(&self.0.state).arrivals.clone()
-    }
-
-    /// Returns the number of requests, without fetches of the listing.
-    pub(crate) fn requests(&self) -> usize {
-        lock(&self.0.state).requests.len()
-    }
-
-    /// Returns the number of purchases.
-    pub(crate) fn purchases(&self) -> usize {
-        lock(&self.0.state).requests.iter().filter(|received| received.method == "POST").count()
-    }
-
-    /// Returns its charges in micro-dollars.
-    pub(crate) fn charges(&self) -> Vec<u64> {
-        lock(&self.0.state).charged.iter().map(|charge| charge.micros).collect()
-    }
-
-    /// Waits until it has received this many requests, without fetches of the listing.
-    pub(crate) async fn wait_for(&self, requests: usize) {
-        let mut arrived = self.0.arrived.subscribe();
-        let waiting = timeout(PATIENCE, arrived.wait_for(|count| *count >= requests));
-        waiting.await.expect("the gateway hears the request").unwrap();
-    }
-
-    /// Asserts that at most `limit` requests arrived in any `period`.
-    pub(crate) fn assert_held(&self, limit: usize, period: Duration) {
-        for (place, stretch) in self.arrivals().windows(limit + 1).enumerate() {
-            let length = stretch[limit] - stretch[0];
-            assert!(length >= period, "{} arrivals within {length:?}, from {place} on", limit + 1);
-        }
-    }
-
-    /// Does what the HTTP client does with an attempt.
-    async fn attempt(self, attempt: Attempt, limit: Duration) -> Result<GatewayReply, Error> {
-        if lock(&self.0.state).is_unreachable {
-            return Err(Error::Unreachable(io::ErrorKind::ConnectionRefused.into()));
-        }
-        if let Some(before_send) = &attempt.request.before_send {
-            before_send.authorize().await.map_err(Error::Aborted)?;
-        }
-        let reply = self.receive(&attempt);
-        let Ok(reply) = timeout(limit, reply.read()).await else {
-            return Err(Error::Timeout(limit));
-        };
-        let Some((status, headers, body)) = reply else { return Err(lost().await) };
-        GatewayReply::check_head(status, &headers, attempt.key)?;
-        GatewayReply::parse(&attempt.request.call, status, body, attempt.key)
-    }
-
-    /// Records the request and its charge.
-    fn receive(&self, attempt: &Attempt) -> Reply {
-        let Script { canaries, answer, state, arrived, .. } = &*self.0;
-        let (method, target, body) = match &attempt.request.call {
-            GatewayCall::Chat(body) => ("POST", "/api/v1/chat".to_owned(), body.to_vec()),
-            GatewayCall::Video(body) => ("POST", "/api/v1/video".to_owned(), body.to_vec()),
-            GatewayCall::VideoStatus { request_id, .. } => {
-                ("GET", format!("/api/v1/video/status?request_id={request_id}"), Vec::new())
-            }
-            GatewayCall::Billing => ("GET", LISTING.to_owned(), Vec::new()),
-            GatewayCall::Passthrough { method, path, body } => {
-                (method.as_str(), path.to_string(), body.to_vec())
-            }
-        };
-        let bearer = format!("Bearer {}", canaries[attempt.key].key());
-        let received = ReceivedRequest {
-            number: lock(state).requests.len(),
-            connection: 0,
-            method: method.to_owned(),
-            target,
-            headers: vec![("authorization".to_owned(), bearer)],
-            bytes: body.clone(),
-            body,
-        };
-        lock(state).arrivals.push(clock::now());
-        if received.target == LISTING {
-            return lock(state).listing.clone().unwrap_or_else(|| Reply::error(404));
-        }
-        let reply = answer(&received);
-        lock(state).charged.extend(reply.charge(&received));
-        lock(state).requests.push(received);
-        arrived.send_modify(|count| *count += 1);
-        reply
-    }
-}
-
-/// Returns hyper's error for a broken connection, which only hyper can create.
-async fn lost() -> Error {
-    let (near, far) = tokio::io::duplex(64);
-    drop(far);
-    let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(near))
-        .await
-        .expect("nothing is read or written yet");
-    let sent = sender.send_request(Request::new(Empty::<Bytes>::new()));
-    let (_, sent) = tokio::join!(connection, sent);
-    Error::Lost(sent.expect_err("nobody answers"))
 }
 
 /// A tollgate on a paused clock. The invariants are checked when it is dropped.
@@ -428,7 +260,7 @@ impl PausedGate {
             let response = stack.handle(Some(source), request).await;
             read(response, &record).await
         });
-        PausedCall { task, errand: Some(errand), record: Arc::clone(&self.record) }
+        PausedCall::new(task, errand, &self.record)
     }
 
     /// Sends a request, and waits for its answer.
@@ -509,82 +341,14 @@ impl Drop for PausedGate {
         }
         let mut places = vec![
             ("what clients were sent".to_owned(), lock(&self.record.received).clone()),
-            ("what was logged".to_owned(), log::since(self.upstream.0.logged)),
+            ("what was logged".to_owned(), self.upstream.logged()),
             ("/metrics".to_owned(), metrics.into_bytes()),
         ];
         places.extend(files_in(self.folder.path()));
         for (place, text) in &places {
             self.upstream.canaries().iter().for_each(|key| key.assert_absent(place, text));
         }
-        let charged = lock(&self.upstream.0.state).charged[self.earlier..].to_vec();
+        let charged = self.upstream.charged().split_off(self.earlier);
         self.record.books.assert_balanced(&charged);
     }
-}
-
-/// A request that was sent. A client that drops it has disconnected.
-pub(crate) struct PausedCall {
-    task: JoinHandle<Option<Answer>>,
-    errand: Option<Errand>,
-    record: Arc<Record>,
-}
-
-impl PausedCall {
-    pub(crate) async fn answer(self) -> Answer {
-        self.try_answer().await.expect("the gate answers")
-    }
-
-    /// Returns the answer, or `None` if the connection ends before it is whole.
-    pub(crate) async fn try_answer(mut self) -> Option<Answer> {
-        let answer = (&mut self.task).await.ok().flatten()?;
-        self.record.books.answered(&answer, self.errand.take());
-        Some(answer)
-    }
-
-    /// Whether the answer is there.
-    pub(crate) fn is_answered(&self) -> bool {
-        self.task.is_finished()
-    }
-}
-
-impl Drop for PausedCall {
-    fn drop(&mut self) {
-        self.task.abort();
-        if let Some(errand) = self.errand.take() {
-            self.record.books.unanswered(errand);
-        }
-    }
-}
-
-fn request(method: &str, target: &str, headers: &[(&str, &str)]) -> request::Builder {
-    let mut request = Request::builder().method(method).uri(target);
-    let has = |name: &str| headers.iter().any(|(known, _)| known.eq_ignore_ascii_case(name));
-    if !has("host") {
-        request = request.header("host", "localhost");
-    }
-    if method == "POST" && !has("content-type") {
-        request = request.header("content-type", "application/json");
-    }
-    for (name, value) in headers {
-        request = request.header(*name, *value);
-    }
-    request
-}
-
-/// Reads the response to its end, as the connection does. Returns `None` if it breaks off.
-async fn read(response: http::Response<Body>, record: &Record) -> Option<Answer> {
-    let (head, body) = response.into_parts();
-    let text = |value: &http::HeaderValue| String::from_utf8_lossy(value.as_bytes()).into_owned();
-    let headers: Vec<_> =
-        head.headers.iter().map(|(name, value)| (name.to_string(), text(value))).collect();
-    let lines: String = headers.iter().map(|(name, value)| format!("{name}: {value}\n")).collect();
-    lock(&record.received).extend_from_slice(lines.as_bytes());
-    let mut body = pin!(body);
-    let mut bytes = Vec::new();
-    while let Some(frame) = poll_fn(|cx| http_body::Body::poll_frame(body.as_mut(), cx)).await {
-        let data = frame.ok()?.into_data().unwrap_or_default();
-        lock(&record.received).extend_from_slice(&data);
-        bytes.extend_from_slice(&data);
-    }
-    let closes = headers.iter().any(|(name, value)| name == "connection" && value == "close");
-    Some(Answer { status: head.status.as_u16(), headers, body: bytes, closes })
 }
