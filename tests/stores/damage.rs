@@ -51,7 +51,7 @@ async fn flipped_bit_is_refused_or_harmless() {
     let whole_again = fs::read(&copy).unwrap();
     assert_eq!(whole.len(), whole_again.len());
     let (mut refused, mut opened) = (0, 0);
-    let places = (0..100).chain((100..whole.len()).step_by(709));
+    let places = (0..100).step_by(3).chain((100..whole.len()).step_by(709));
     for (turn, place) in places.enumerate() {
         let mut bent = whole.clone();
         bent[place] ^= 1 << (turn % 8);

@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
+use futures_util::future::{join, join_all};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use rusqlite::Connection;
@@ -380,22 +381,31 @@ impl All {
     }
 
     async fn agree(&self, after: &Verb) {
-        for fixture in &self.stores {
-            assert_eq!(fixture.total().await, self.oracle.spent(&BudgetScope::Total), "{after:?}");
-            let callers = CALLERS.map(|caller| BudgetScope::Caller(caller.to_owned()));
-            let groups = NAMES.map(|name| BudgetScope::Group(name.to_owned()));
-            let tokens = NAMES.map(|name| BudgetScope::Token(name.to_owned()));
-            for scope in callers.into_iter().chain(groups).chain(tokens) {
-                let kept = bounded(fixture.store.kept_limit(scope.clone())).await.expect("read");
-                assert_eq!(kept, self.oracle.kept(&scope), "{scope:?} {after:?}");
-                let spent = self.oracle.spent(&scope);
-                assert_eq!(fixture.spent(scope).await, spent, "{after:?}");
+        let callers = CALLERS.map(|caller| BudgetScope::Caller(caller.to_owned()));
+        let groups = NAMES.map(|name| BudgetScope::Group(name.to_owned()));
+        let tokens = NAMES.map(|name| BudgetScope::Token(name.to_owned()));
+        let named: Vec<_> = callers.into_iter().chain(groups).chain(tokens).collect();
+        let (oracle, all) = (&self.oracle, || named.iter().chain([&BudgetScope::Total]));
+        for Fixture { store, .. } in &self.stores {
+            // All at once, as most of the time of a question goes into waking the ledger's thread.
+            let spent = join_all(all().map(|scope| bounded(store.current_spend(scope.clone()))));
+            let kept = join_all(named.iter().map(|scope| bounded(store.kept_limit(scope.clone()))));
+            let rows = bounded(store.purchases_since(Duration::ZERO));
+            let found = bounded(store.evidence(0, Duration::MAX));
+            let (spent, kept) = join(spent, kept).await;
+            // Reports have a connection of their own, and come after what was written before.
+            let (rows, found) = join(rows, found).await;
+            for (scope, spent) in all().zip(spent) {
+                assert_eq!(spent.expect("counted"), oracle.spent(scope), "{scope:?} {after:?}");
             }
-            assert_eq!(fixture.rows().await, self.oracle.rows(), "{after:?}");
-            let found = bounded(fixture.store.evidence(0, Duration::MAX)).await.expect("read");
+            for (scope, kept) in named.iter().zip(kept) {
+                assert_eq!(kept.expect("read"), oracle.kept(scope), "{scope:?} {after:?}");
+            }
+            assert_eq!(rows.expect("rows"), oracle.rows(), "{after:?}");
+            let found = found.expect("read");
             let recognised: Vec<_> =
                 found.iter().map(|entry| (entry.purchase.id, entry.is_account_confirmed)).collect();
-            assert_eq!(recognised, self.oracle.recognised(), "{after:?}");
+            assert_eq!(recognised, oracle.recognised(), "{after:?}");
         }
     }
 }
