@@ -41,7 +41,7 @@ bench-against commit *words:
 
 # What the page takes to paint, to sell and to render, on a processor that is slowed down four times
 page-speed:
-    PAGE_SPEED=long cargo test --locked --quiet --test browser page_reports
+    cargo test --locked --quiet --test browser page_reports
 
 # Coverage-guided fuzzing of one target, for so many seconds (needs: a C++ compiler); see fuzz/README.md
 fuzz target seconds="600":

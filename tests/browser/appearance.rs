@@ -94,190 +94,12 @@ fn views_fit_320_pixels_and_the_header_covers_nothing() {
     page.wait_until("!document.getElementById('drawer').matches(':popover-open')");
 }
 
-#[test]
-fn phone_keeps_one_top_bar_and_bottom_tabs_and_whole_words() {
-    let gate = Gate::start();
-    let page = open(&gate);
-    page.wait_for_text("in the account");
-    page.resize(320, 640);
-    page.goto_view("video");
-    page.evaluate("scrollTo(0, 200)");
-    let middle = |which: &str| {
-        format!(
-            "(({{ top, height }}) => Math.round(top + height / 2))(document.getElementById('{which}').getBoundingClientRect())"
-        )
-    };
-    for id in ["title", "mode", "purse-open"] {
-        let middle = page.evaluate(&middle(id));
-        assert!(middle.as_i64() < Some(48), "{id} is in the bar at the top: {middle}");
-    }
-    for id in ["views", "menu-open"] {
-        let bottom = format!("document.getElementById('{id}').getBoundingClientRect().bottom");
-        assert_eq!(page.evaluate(&bottom), 640, "{id}");
-    }
-    let small = "[...document.querySelectorAll('#views a:not([hidden]), .top .bare, #menu-open')].filter((one) => { const { width, height } = one.getBoundingClientRect(); return Math.min(width, height) < 44; }).map((one) => one.textContent)";
-    assert_eq!(page.evaluate(small), json!([]), "targets under 44 pixels");
-    page.resize(1280, 800);
-    page.find(("textbox", "What should it show?")).fill("A lighthouse at dusk");
-    page.find(("button", "Generate · $…")).click();
-    page.find(("button", "Cancel"));
-    let lines = "(() => { const text = document.createRange(); text.selectNodeContents(document.getElementById('video-cancel')); return text.getClientRects().length; })()";
-    assert_eq!(page.evaluate(lines), 1);
-}
-
-#[test]
-fn purse_shows_the_tightest_budget_and_lists_all_of_them_when_opened() {
-    let gate = Gate::start_with(&[
-        ("TOLLGATE_BUDGET__TOTAL", "{ day = \"2.00\", month = \"2000.00\" }"),
-        ("TOLLGATE_BUDGET__CALLER", "{ day = \"0.01\", month = \"200.00\" }"),
-    ]);
-    let page = open(&gate);
-    page.find(("button", "$0.010 left today"));
-    ask(&page, "Hello", 1);
-    // Too little for a video, yet not for a message.
-    page.find(("button", "$0.004 left today")).click();
-    for text in ["You, today", "$0.004 of $0.01 left", "Everyone, this month", "of $2,000.00 left"]
-    {
-        page.wait_for_text(text);
-    }
-    page.wait_until("document.querySelectorAll('#purse progress').length === 4");
-    page.screenshot("purse");
-    page.press("Escape");
-    page.goto_view("video");
-    page.find(("button", "$0.004 not enough for a video"));
-}
-
-#[test]
-fn colors_follow_the_system_until_the_user_chooses() {
-    let gate = Gate::start();
-    let page = open(&gate);
-    let paper = || page.evaluate("getComputedStyle(document.body).backgroundColor");
-    page.prefer(&[LIGHT]);
-    let light = paper();
-    page.prefer(&[DARK]);
-    let dark = paper();
-    assert_ne!(light, dark);
-    page.find(("button", "Menu")).click();
-    page.find(("combobox", "Theme")).choose("Light");
-    page.wait_until("document.documentElement.dataset.theme === 'light'");
-    assert_eq!(paper(), light);
-    page.reload();
-    page.wait_until("document.documentElement.dataset.theme === 'light'");
-    assert_eq!(paper(), light);
-    page.find(("button", "Menu")).click();
-    page.find(("combobox", "Theme")).choose("System");
-    page.wait_until("document.documentElement.dataset.theme === undefined");
-    assert_eq!(paper(), dark);
-}
-
-#[test]
-fn selection_and_buttons_are_visible_in_forced_colors() {
-    let gate = Gate::start();
-    let page = open(&gate);
-    page.prefer(&[("forced-colors", "active")]);
-    ask(&page, "sandbox:502", 1);
-    for seen in [
-        ".primary",
-        "#views a[aria-current]",
-        ".problem",
-        ".problem button",
-        ".mine .plain",
-        ".badge",
-    ] {
-        let border = format!("getComputedStyle(document.querySelector('{seen}')).borderTopWidth");
-        assert_ne!(page.evaluate(&border), "0px", "{seen}");
-    }
-    page.screenshot("forced-colours");
-}
-
-#[test]
-fn axe_finds_no_violation_in_any_view_light_or_dark() {
-    let gate = Gate::start();
-    let page = open(&gate);
-    furnish(&page);
-    load_axe(&page);
-    page.evaluate("document.querySelector('.mine footer button:last-child').click()");
-    for (width, height) in [(1280, 800), (320, 640)] {
-        page.resize(width, height);
-        for colours in [LIGHT, DARK] {
-            page.prefer(&[colours, ("prefers-reduced-motion", "reduce")]);
-            for view in VIEWS {
-                page.goto_view(view);
-                assert_eq!(page.evaluate(VIOLATIONS), "", "{view} {colours:?} {width}");
-            }
-        }
-    }
-    page.goto_view("chat");
-    page.evaluate("document.querySelector('#conversations li:nth-child(2) > .link').click()");
-    page.wait_for_text("May be charged");
-    // A button half below the bar would count as too small.
-    page.evaluate("scrollTo(0, 0)");
-    page.evaluate("document.getElementById('drawer').showPopover()");
-    assert_eq!(page.evaluate(VIOLATIONS), "", "with the drawer open");
-    page.evaluate("document.getElementById('drawer').hidePopover(); document.querySelector('.sandbox-faults').open = true");
-    assert_eq!(page.evaluate(VIOLATIONS), "", "with the sandbox faults open");
-    page.evaluate("document.querySelector('.sandbox-faults').open = false");
-    for panel in ["purse", "menu"] {
-        page.evaluate(&format!("document.getElementById('{panel}').showPopover()"));
-        page.wait_until("document.querySelector('#purse-rows li') !== null");
-        assert_eq!(page.evaluate(VIOLATIONS), "", "with {panel} open");
-    }
-}
-
-#[test]
-fn chat_sheets_and_rich_answers_pass_axe() {
-    let gate = Gate::start();
-    let page = open(&gate);
-    let answer = "# One\n\nMath \\(a^2\\), a note[^1] and $$\\frac{1}{2}$$\n\n```js\nconst a = 1;\n".to_owned()
-        + &"const long = 'a line that is longer than sixty characters, so that it can be wrapped';\n".repeat(50)
-        + "```\n\n[^1]: The note.\n\n| a | b |\n|---|---|\n| 1 | 2 |\n";
-    let answer = json!({"message": {"role": "assistant", "content": answer}}).to_string();
-    page.tamper("*/api/v1/chat", Tamper::Answer(200, vec![JSON], answer.leak()));
-    ask(&page, "Everything", 1);
-    page.find(("button", "Ask again · $…")).click();
-    page.find(("button", "Previous version"));
-    page.wait_until("document.querySelector('#turns .prose math') !== null && !document.querySelector('[aria-busy]')");
-    load_axe(&page);
-    for (width, colours) in [(1280, LIGHT), (390, DARK)] {
-        page.resize(width, 800);
-        page.prefer(&[colours, ("prefers-reduced-motion", "reduce")]);
-        page.evaluate("scrollTo(0, 0)");
-        assert_eq!(page.evaluate(VIOLATIONS), "", "{width}");
-        page.find(("button", "Model: …")).click();
-        page.find(("combobox", "Search models"));
-        assert_eq!(page.evaluate(VIOLATIONS), "", "models, {width}");
-        page.screenshot(&format!("models-{width}"));
-        page.press("Escape");
-        page.find(("button", "Instructions")).click();
-        page.find(("textbox", "Instructions"));
-        assert_eq!(page.evaluate(VIOLATIONS), "", "instructions, {width}");
-        page.press("Escape");
-    }
-    page.find(("button", "Show all 51 lines")).click();
-    page.wait_until("document.querySelector('.code.long') === null");
-    page.find(("button", "Wrap lines")).click();
-    page.wait_until(
-        "getComputedStyle(document.querySelector('.code pre')).whiteSpace === 'pre-wrap'",
-    );
-    page.find(("button", "Footnote 1")).click();
-    page.wait_until("document.activeElement.closest('.footnotes') !== null");
-}
-
 /// Makes [`VIOLATIONS`] something that the page can be asked.
 pub(crate) fn load_axe(page: &Page) {
     let file = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).with_file_name(AXE);
     let axe = fs::read_to_string(&file)
         .unwrap_or_else(|fault| panic!("{}: {fault}; `./test needs` installs it", file.display()));
     page.evaluate(&format!("{axe}; 0"));
-}
-
-/// For the README, small: `just screenshots` copies them into `docs/screenshots/`.
-#[test]
-fn screenshots_of_main_views_are_taken() {
-    let gate = Gate::start();
-    let page = open(&gate);
-    furnish(&page);
-    picture(&page, VIEWS, |view| page.goto_view(view));
 }
 
 /// Takes each view's pictures, small, in the colours and sizes that it has to look well in.
@@ -301,5 +123,190 @@ pub(crate) fn picture(page: &Page, views: &[&str], go_to: impl Fn(&str)) {
             assert!(picture.len() < 150 * 1024, "{view} {look} has {} bytes", picture.len());
             fs::write(folder.join(format!("{view}-{look}.png")), picture).expect("writable");
         }
+    }
+}
+
+/// All states of all views.
+mod long {
+    use super::*;
+
+    #[test]
+    fn phone_keeps_one_top_bar_and_bottom_tabs_and_whole_words() {
+        let gate = Gate::start();
+        let page = open(&gate);
+        page.wait_for_text("in the account");
+        page.resize(320, 640);
+        page.goto_view("video");
+        page.evaluate("scrollTo(0, 200)");
+        let middle = |which: &str| {
+            format!(
+                "(({{ top, height }}) => Math.round(top + height / 2))(document.getElementById('{which}').getBoundingClientRect())"
+            )
+        };
+        for id in ["title", "mode", "purse-open"] {
+            let middle = page.evaluate(&middle(id));
+            assert!(middle.as_i64() < Some(48), "{id} is in the bar at the top: {middle}");
+        }
+        for id in ["views", "menu-open"] {
+            let bottom = format!("document.getElementById('{id}').getBoundingClientRect().bottom");
+            assert_eq!(page.evaluate(&bottom), 640, "{id}");
+        }
+        let small = "[...document.querySelectorAll('#views a:not([hidden]), .top .bare, #menu-open')].filter((one) => { const { width, height } = one.getBoundingClientRect(); return Math.min(width, height) < 44; }).map((one) => one.textContent)";
+        assert_eq!(page.evaluate(small), json!([]), "targets under 44 pixels");
+        page.resize(1280, 800);
+        page.find(("textbox", "What should it show?")).fill("A lighthouse at dusk");
+        page.find(("button", "Generate · $…")).click();
+        page.find(("button", "Cancel"));
+        let lines = "(() => { const text = document.createRange(); text.selectNodeContents(document.getElementById('video-cancel')); return text.getClientRects().length; })()";
+        assert_eq!(page.evaluate(lines), 1);
+    }
+
+    #[test]
+    fn purse_shows_the_tightest_budget_and_lists_all_of_them_when_opened() {
+        let gate = Gate::start_with(&[
+            ("TOLLGATE_BUDGET__TOTAL", "{ day = \"2.00\", month = \"2000.00\" }"),
+            ("TOLLGATE_BUDGET__CALLER", "{ day = \"0.01\", month = \"200.00\" }"),
+        ]);
+        let page = open(&gate);
+        page.find(("button", "$0.010 left today"));
+        ask(&page, "Hello", 1);
+        // Too little for a video, yet not for a message.
+        page.find(("button", "$0.004 left today")).click();
+        for text in
+            ["You, today", "$0.004 of $0.01 left", "Everyone, this month", "of $2,000.00 left"]
+        {
+            page.wait_for_text(text);
+        }
+        page.wait_until("document.querySelectorAll('#purse progress').length === 4");
+        page.screenshot("purse");
+        page.press("Escape");
+        page.goto_view("video");
+        page.find(("button", "$0.004 not enough for a video"));
+    }
+
+    #[test]
+    fn colors_follow_the_system_until_the_user_chooses() {
+        let gate = Gate::start();
+        let page = open(&gate);
+        let paper = || page.evaluate("getComputedStyle(document.body).backgroundColor");
+        page.prefer(&[LIGHT]);
+        let light = paper();
+        page.prefer(&[DARK]);
+        let dark = paper();
+        assert_ne!(light, dark);
+        page.find(("button", "Menu")).click();
+        page.find(("combobox", "Theme")).choose("Light");
+        page.wait_until("document.documentElement.dataset.theme === 'light'");
+        assert_eq!(paper(), light);
+        page.reload();
+        page.wait_until("document.documentElement.dataset.theme === 'light'");
+        assert_eq!(paper(), light);
+        page.find(("button", "Menu")).click();
+        page.find(("combobox", "Theme")).choose("System");
+        page.wait_until("document.documentElement.dataset.theme === undefined");
+        assert_eq!(paper(), dark);
+    }
+
+    #[test]
+    fn selection_and_buttons_are_visible_in_forced_colors() {
+        let gate = Gate::start();
+        let page = open(&gate);
+        page.prefer(&[("forced-colors", "active")]);
+        ask(&page, "sandbox:502", 1);
+        for seen in [
+            ".primary",
+            "#views a[aria-current]",
+            ".problem",
+            ".problem button",
+            ".mine .plain",
+            ".badge",
+        ] {
+            let border =
+                format!("getComputedStyle(document.querySelector('{seen}')).borderTopWidth");
+            assert_ne!(page.evaluate(&border), "0px", "{seen}");
+        }
+        page.screenshot("forced-colours");
+    }
+
+    #[test]
+    fn axe_finds_no_violation_in_any_view_light_or_dark() {
+        let gate = Gate::start();
+        let page = open(&gate);
+        furnish(&page);
+        load_axe(&page);
+        page.evaluate("document.querySelector('.mine footer button:last-child').click()");
+        for (width, height) in [(1280, 800), (320, 640)] {
+            page.resize(width, height);
+            for colours in [LIGHT, DARK] {
+                page.prefer(&[colours, ("prefers-reduced-motion", "reduce")]);
+                for view in VIEWS {
+                    page.goto_view(view);
+                    assert_eq!(page.evaluate(VIOLATIONS), "", "{view} {colours:?} {width}");
+                }
+            }
+        }
+        page.goto_view("chat");
+        page.evaluate("document.querySelector('#conversations li:nth-child(2) > .link').click()");
+        page.wait_for_text("May be charged");
+        // A button half below the bar would count as too small.
+        page.evaluate("scrollTo(0, 0)");
+        page.evaluate("document.getElementById('drawer').showPopover()");
+        assert_eq!(page.evaluate(VIOLATIONS), "", "with the drawer open");
+        page.evaluate("document.getElementById('drawer').hidePopover(); document.querySelector('.sandbox-faults').open = true");
+        assert_eq!(page.evaluate(VIOLATIONS), "", "with the sandbox faults open");
+        page.evaluate("document.querySelector('.sandbox-faults').open = false");
+        for panel in ["purse", "menu"] {
+            page.evaluate(&format!("document.getElementById('{panel}').showPopover()"));
+            page.wait_until("document.querySelector('#purse-rows li') !== null");
+            assert_eq!(page.evaluate(VIOLATIONS), "", "with {panel} open");
+        }
+    }
+
+    #[test]
+    fn chat_sheets_and_rich_answers_pass_axe() {
+        let gate = Gate::start();
+        let page = open(&gate);
+        let answer = "# One\n\nMath \\(a^2\\), a note[^1] and $$\\frac{1}{2}$$\n\n```js\nconst a = 1;\n".to_owned()
+            + &"const long = 'a line that is longer than sixty characters, so that it can be wrapped';\n".repeat(50)
+            + "```\n\n[^1]: The note.\n\n| a | b |\n|---|---|\n| 1 | 2 |\n";
+        let answer = json!({"message": {"role": "assistant", "content": answer}}).to_string();
+        page.tamper("*/api/v1/chat", Tamper::Answer(200, vec![JSON], answer.leak()));
+        ask(&page, "Everything", 1);
+        page.find(("button", "Ask again · $…")).click();
+        page.find(("button", "Previous version"));
+        page.wait_until("document.querySelector('#turns .prose math') !== null && !document.querySelector('[aria-busy]')");
+        load_axe(&page);
+        for (width, colours) in [(1280, LIGHT), (390, DARK)] {
+            page.resize(width, 800);
+            page.prefer(&[colours, ("prefers-reduced-motion", "reduce")]);
+            page.evaluate("scrollTo(0, 0)");
+            assert_eq!(page.evaluate(VIOLATIONS), "", "{width}");
+            page.find(("button", "Model: …")).click();
+            page.find(("combobox", "Search models"));
+            assert_eq!(page.evaluate(VIOLATIONS), "", "models, {width}");
+            page.screenshot(&format!("models-{width}"));
+            page.press("Escape");
+            page.find(("button", "Instructions")).click();
+            page.find(("textbox", "Instructions"));
+            assert_eq!(page.evaluate(VIOLATIONS), "", "instructions, {width}");
+            page.press("Escape");
+        }
+        page.find(("button", "Show all 51 lines")).click();
+        page.wait_until("document.querySelector('.code.long') === null");
+        page.find(("button", "Wrap lines")).click();
+        page.wait_until(
+            "getComputedStyle(document.querySelector('.code pre')).whiteSpace === 'pre-wrap'",
+        );
+        page.find(("button", "Footnote 1")).click();
+        page.wait_until("document.activeElement.closest('.footnotes') !== null");
+    }
+
+    /// For the README, small: `just screenshots` copies them into `docs/screenshots/`.
+    #[test]
+    fn screenshots_of_main_views_are_taken() {
+        let gate = Gate::start();
+        let page = open(&gate);
+        furnish(&page);
+        picture(&page, VIEWS, |view| page.goto_view(view));
     }
 }

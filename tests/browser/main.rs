@@ -4,7 +4,6 @@
 mod appearance;
 #[path = "../support/blink.rs"]
 mod blink;
-mod certified;
 mod chat;
 mod chromium;
 mod clips;
@@ -14,24 +13,18 @@ mod driver;
 mod element;
 mod embedding;
 mod firefox;
-mod fleet;
-mod gallery;
 mod gate;
-mod http2;
 mod kept_purchases;
 mod keyboard;
 mod ledgers;
 mod login;
-mod main_road;
+mod long;
 #[path = "../support/markdown.rs"]
 #[expect(dead_code, reason = "blocks are all that is read here")]
 mod markdown;
 mod on_sale;
-mod openai_sdk;
-mod other_browsers;
 mod page;
 mod page_load;
-mod page_performance;
 mod people;
 mod pictures;
 mod prefix;
@@ -49,7 +42,6 @@ mod site;
 #[path = "../support/mod.rs"]
 #[expect(dead_code, reason = "the page needs some of it")]
 mod support;
-mod tabs;
 mod usage;
 mod video_form;
 mod videos;

@@ -15,12 +15,6 @@ fn chat(browser: &mut Firefox) {
         .wait_until("document.getElementById('status').textContent.startsWith('Answer received')");
 }
 
-/// `./test long` asks for the whole road, which takes a minute, by `FIREFOX=long`.
-#[expect(clippy::disallowed_methods, reason = "./test long asks for more")]
-fn is_long() -> bool {
-    std::env::var("FIREFOX").as_deref() == Ok("long")
-}
-
 #[test]
 fn firefox_keeps_what_was_bought_across_reloads() {
     let gate = Gate::start();
@@ -30,12 +24,10 @@ fn firefox_keeps_what_was_bought_across_reloads() {
     browser.reload();
     browser.wait_until(ANSWERED);
     assert_eq!(gate.sold(), 1, "a reload buys nothing");
-    if is_long() {
-        sign_in_and_follow_a_video();
-    }
 }
 
-fn sign_in_and_follow_a_video() {
+#[test]
+fn firefox_signs_in_and_follows_a_video() {
     let gate = Gate::start_for_members();
     let ann = gate.member(&["add", "ann"]);
     let mut browser = Firefox::start(&gate.origin);

@@ -1,6 +1,6 @@
 //! Whatever the gateway does to a purchase, one call of the SDK in a page is charged once.
 
-use crate::openai_sdk::{run, shop, visit};
+use crate::long::openai_sdk::{run, shop, visit};
 use crate::support::{Ending, Gate, Reply, Upstream};
 
 const MODEL: &str = "model: 'alpha-sonnet-4.5', messages: [{ role: 'user', content: 'Hello' }]";

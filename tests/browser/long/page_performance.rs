@@ -69,16 +69,13 @@ fn report(page: &Page, what: &str, shown: &str) {
     );
 }
 
+/// The lines of the long answer.
+const LINES: usize = 10_000;
+
 fn keep(page: &Page, count: usize, answer: &str) {
     page.evaluate(
         &KEEP.replace("COUNT", &count.to_string()).replace("ANSWER", &json!(answer).to_string()),
     );
-}
-
-/// The lines of the long answer. `./test long` asks for all of them, by `PAGE_SPEED=long`.
-#[expect(clippy::disallowed_methods, reason = "./test long asks for more")]
-fn lines() -> usize {
-    if std::env::var("PAGE_SPEED").as_deref() == Ok("long") { 10_000 } else { 1_000 }
 }
 
 /// An answer of so many lines with everything that models write.
@@ -108,12 +105,11 @@ fn page_reports_paint_interactivity_and_long_tasks() {
     page.wait_until("seen.interactive > 0");
     report(&page, "no conversations", "true");
 
-    let lines = lines();
-    keep(&page, 1, &long_answer(lines));
+    keep(&page, 1, &long_answer(LINES));
     let end = "document.querySelector('#turns .prose')?.lastElementChild?.lastElementChild?.textContent === 'The end.'";
-    report(&page, &format!("an answer of {lines} lines"), end);
+    report(&page, &format!("an answer of {LINES} lines"), end);
     let rows = page.evaluate("document.querySelectorAll('#turns .prose tr').length");
-    assert!(rows.as_u64().is_some_and(|rows| rows > lines as u64 / 10), "{rows} rows");
+    assert!(rows.as_u64().is_some_and(|rows| rows > LINES as u64 / 10), "{rows} rows");
 
     keep(&page, 500, "Good morning.");
     let all = "document.querySelectorAll('#conversations li').length === 300";
