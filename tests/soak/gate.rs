@@ -2,19 +2,17 @@
 
 use std::fs;
 use std::net::SocketAddr;
-use std::thread;
 use std::time::Duration;
 
 use serde::Deserialize;
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
-use tollgate::clock;
 use tollgate::contract::money::Usd;
 use tollgate::sandbox::{Sandbox, SandboxSettings};
 
-use crate::support::Server;
 use crate::support::process::{Signal, run};
 use crate::support::server::serve;
+use crate::support::{Server, until_within};
 
 const KEY: &str = "svc_sk_CANARY_0123456789abcdef0123456789";
 /// No limit is in the way, and whoever is slow or silent is soon sent away.
@@ -89,16 +87,13 @@ impl Gate {
 
     /// Waits until the traffic's connections are gone, and what they asked for is done.
     pub(crate) fn rest(&self) -> Kept {
-        let begun = clock::now();
-        loop {
-            let kept = self.kept();
+        let mut kept = self.kept();
+        until_within(PATIENCE, "the traffic is gone", || {
+            kept = self.kept();
             let is_quiet = kept.descriptors <= self.idle + crate::SPARE_DESCRIPTORS;
-            if is_quiet && self.usage().held == "0.000000" {
-                return kept;
-            }
-            assert!(begun.elapsed() < PATIENCE, "{kept:?} at rest; {} at first", self.idle);
-            thread::sleep(Duration::from_millis(200));
-        }
+            is_quiet && self.usage().held == "0.000000"
+        });
+        kept
     }
 
     fn kept(&self) -> Kept {
