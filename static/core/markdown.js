@@ -18,10 +18,10 @@ const TEXT = {
 
 const LONGEST = 200 * 1024;
 const WIDEST = 64;
-/** So many cells are laid out at a time. */
-const CELLS = 2000;
 /** Longer lists, tables and paragraphs are split, to be laid out one at a time. In lines. */
 const PIECE = 100;
+/** So are tables of more cells. */
+const CELLS = 2000;
 /** So are paragraphs of more characters. Longer headings and rows are paragraphs. */
 const LONGEST_PIECE = 8000;
 /** What an answer shows at once, in lines; the rest follows in steps. */
@@ -34,18 +34,15 @@ const MOST = 4000;
 const LONG_CODE = 40;
 
 /**
- * The text that is being rendered: names that footnotes may have, what each says, where it is referred to; about how many elements
- * are made, in all and when the block began.
+ * The text that is being rendered: the names of its footnotes, what each says, where it is referred to; about how many elements are
+ * made, and were when the block began.
  */
 let current = null;
 
 /** The steps that remain of answers that are not complete yet. */
 const unfinished = new WeakMap();
 
-/**
- * An answer: its text rendered, each block in its own direction, and no heading level skipped for screen readers. A long one is
- * completed in steps, so that the page never stalls.
- */
+/** An answer: each block in its own direction, and no heading level skipped. A long one is completed in steps, so that the page never stalls. */
 export function prose(text) {
   const made = element('div', { class: 'prose' });
   const steps = rendering(text, made);
@@ -73,7 +70,6 @@ export function complete(made) {
   while (steps && !steps.next().done);
 }
 
-/** A fragment with the rendered text, made at once. */
 export function render(text) {
   const fragment = document.createDocumentFragment();
   const steps = rendering(text, fragment, false);
@@ -125,7 +121,7 @@ function* rendering(text, made, dressed = true) {
   }
 }
 
-/** Gives each block its own direction, and headings their levels after one of level `above`; returns the last level. */
+/** Sets each block's direction, and the levels of headings after one of level `above`; returns the last level. */
 function dress(piece, above) {
   for (const block of piece.querySelectorAll('ul, ol, blockquote, table')) block.dir = 'auto';
   for (const heading of piece.querySelectorAll('h3, h4, h5, h6')) {
@@ -254,7 +250,7 @@ function codeBlock(text, language) {
   return made;
 }
 
-/** The lines up to which an end mark is known to end no formula, for each text. */
+/** For each text and end mark: up to which line it ends no formula. */
 const endless = new WeakMap();
 
 /** `$$ … $$` or `\\[ … \\]` on lines of their own; without its end mark it is text. */
@@ -292,8 +288,8 @@ function* footnote(lines, at, depth) {
 }
 
 /**
- * Numbers the marks of footnotes, and yields the list of footnotes as `[nodes, where they belong]`, and null where it may pause. A mark
- * without a footnote stays text.
+ * Numbers the marks of footnotes; yields the list of footnotes as `[nodes, parent]`, and null where it may pause. A mark without a
+ * footnote stays text.
  */
 function* footnotes({ said, marks }) {
   const items = new Map();
