@@ -19,7 +19,6 @@ const VIEWS = {
   admin: { title: 'Admin', load: () => import('./admin/admin.js'), look: 'usage/usage.css', offered: (who) => who?.caller.role === 'admin' },
 };
 
-/** What the shell says. */
 const TEXT = {
   reload: 'Reload the page',
   noPrices: (why) => `Could not load the price list. ${why}.`,
@@ -157,14 +156,12 @@ async function show(moveFocus) {
   module?.shown?.();
 }
 
-/** Goes to a view; the focus goes to the element `focus`, if given. */
 function go(name, focus = null) {
   focusNext = focus;
   if (viewed() === name) void show(true);
   else location.hash = name;
 }
 
-/** Loads a view's module and style sheet, once. */
 function begin(name) {
   if (!isOffered(name)) return null;
   const view = VIEWS[name];
@@ -263,7 +260,6 @@ async function buying() {
   return module;
 }
 
-/** Resumes what an earlier page left. */
 async function resume() {
   const module = await buying();
   const left = (await module?.open()) ?? [];
@@ -405,7 +401,6 @@ function lowFor(name) {
 
 let soon = null;
 
-/** Asks once for several changes in a row. */
 function soonShowLeft() {
   clearTimeout(soon);
   soon = setTimeout(showLeft, 300);

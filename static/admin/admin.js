@@ -36,13 +36,11 @@ const TEXT = {
   more: (count) => `Show ${count} more`,
 };
 
-/** How many of the latest jobs are listed at first. */
 const JOBS = 20;
 const TABS = { overview, members: people('members'), groups: people('groups'), videos, account, audit: people('audit') };
 
 let loaded = null, access = null, mode = null, tab = 'overview', jobsShown = JOBS;
 
-/** Fills the view in. */
 export function start(catalog) {
   ({ access, mode } = catalog);
   return buildView('admin', TEXT.title, load);
@@ -166,7 +164,6 @@ function account({ billing: { account: said, stale, checkpoints } }) {
   ];
 }
 
-/** The balance at each checkpoint, as a line. */
 function trend(points) {
   const most = Math.max(1, ...points.map(({ micros }) => micros));
   const [first, last] = [points[0], points.at(-1)];

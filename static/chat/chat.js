@@ -5,7 +5,6 @@ import { price } from '../core/format.js';
 import { canSpend, whenCanSpend } from '../core/site.js';
 import { choice, conversations, whenChangedElsewhere } from '../core/store.js';
 
-/** The strings of the chat, for all of its modules. */
 export const TEXT = {
   // The composer
   send: (cost) => `Send · ${cost}`,
@@ -106,7 +105,6 @@ export const TEXT = {
 };
 
 let catalog, model;
-/** talk.js, once it is needed. */
 let talk = null;
 /** Resolves when the last conversation is open. */
 let takenUp;
@@ -114,7 +112,6 @@ let isTakenUp = false;
 /** Whether the person asked for a new conversation before that. */
 let wantsFresh = false;
 
-/** Fills the view in and opens the last conversation. */
 export async function start(prices) {
   catalog = prices;
   model = [choice.get('chat-model'), catalog.defaults.chat_model].map(modelNamed).find(Boolean) ?? cheapest();
@@ -172,7 +169,6 @@ function startComposer() {
   byId('editing-cancel').addEventListener('click', leaveEditing);
 }
 
-/** Opens the conversation with this id, if there is one. */
 export async function openById(id) {
   await takenUp;
   const kept = await conversations.one(id);
@@ -181,7 +177,6 @@ export async function openById(id) {
   await open(kept);
 }
 
-/** Called when the view comes into sight. */
 export function shown() {
   if (isTakenUp && namedId() && namedId() !== talk?.now().id) return void openNamed();
   showAddress();
@@ -209,7 +204,6 @@ async function takeUp() {
   await showList();
 }
 
-/** Loads what only a conversation needs. */
 async function talking() {
   const module = await import('./talk.js');
   if (!talk) module.start({ catalog, picked, write, showList, changed, pickModel });
@@ -228,7 +222,6 @@ async function showList() {
   byId('conversations').replaceChildren(element('p', { class: 'hint', text: TEXT.noneYet }));
 }
 
-/** Opens a conversation, with its unsent draft. */
 async function open(conversation) {
   const taken = talk.take(conversation);
   showAddress(true);
@@ -260,7 +253,6 @@ function showAddress(isNew = false) {
   history[isNew ? 'pushState' : 'replaceState'](null, '', hash);
 }
 
-/** Something of the shown conversation has changed. */
 function changed() {
   showAddress();
   const { charged, open: unknown } = talk.cost();
@@ -312,7 +304,6 @@ async function pickModel(choose, current = null) {
   }
 }
 
-/** Edits the instructions of this conversation. */
 async function editPreset() {
   try {
     const [{ editInstructions }] = await Promise.all([import('../shell/sheets.js'), talking()]);
@@ -322,7 +313,6 @@ async function editPreset() {
   }
 }
 
-/** Names the instructions on their button. */
 function showPreset() {
   const text = talk ? talk.system() : choice.get('new-system') ?? '';
   const name = (catalog.presets ?? []).find(({ system }) => system === text)?.name ?? (text ? TEXT.preset.own : '');
@@ -331,7 +321,6 @@ function showPreset() {
   byId('chat-preset').classList.toggle('set', Boolean(text));
 }
 
-/** The model of the next messages. */
 function use(chosen) {
   model = chosen;
   choice.set('chat-model', model.id);
@@ -394,12 +383,10 @@ function prefill() {
   write(text);
 }
 
-/** Unsent drafts, by conversation. */
 const drafts = new Map(Object.entries(choice.object('drafts')));
 
 const draftName = () => (talk?.now().turns.length ? talk.now().id : 'new');
 
-/** Keeps the draft across reloads. */
 function keepDraft() {
   // Before that, its conversation is not known.
   if (!isTakenUp) return;

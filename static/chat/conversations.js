@@ -43,7 +43,6 @@ export function start(view) {
   byId('share').addEventListener('click', () => void share(chat.current()));
 }
 
-/** Lists the conversations of this browser. */
 export async function showList() {
   all = await sorted();
   draw();
@@ -282,7 +281,7 @@ function save(text, name, ending) {
   saveFile(text, `${plain}.${ending}`, ending === 'md' ? 'text/markdown' : 'application/json');
 }
 
-/** Imports a file's conversations and says how many. It overwrites nothing. */
+/** Overwrites nothing. */
 async function importFile(file) {
   const refuse = (why) => notice(TEXT.notImported(file.name, why), null, 'import');
   if (file.size > LARGEST) return refuse(TEXT.tooLarge);

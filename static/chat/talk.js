@@ -21,10 +21,8 @@ const UNTRACEABLE = { state: 'unknown', problem: { code: 'untraceable', charged:
 const elsewhere = new Set();
 
 let catalog, composer, current = fresh();
-/** The turn that is in the composer. */
 let editing = null;
 
-/** When this tab sent each purchase that it waits for. */
 const sentAt = new Map();
 
 /** `view`: `{catalog, picked(), write(text), showList(), changed(), pickModel(choose)}`; `changed` is called after each drawing. */
@@ -40,19 +38,15 @@ export function start(view) {
   setInterval(tick, 1000);
 }
 
-/** An empty conversation. */
 export function fresh() {
   return { id: `${Date.now()}-${Math.random()}`, title: '', at: Date.now(), system: choice.get('new-system') ?? '', turns: [], aside: [] };
 }
 
-/** The one that is shown. */
 export const now = () => current;
 export const isEditing = () => editing !== null;
-/** The turn whose answer is being waited for. */
 export const waiting = () => current.turns.find((turn) => turn.state === WAITING);
 const everyTurn = ({ turns, aside = [] }) => [...turns, ...aside.flatMap((branch) => branch.turns)];
 
-/** The instructions of the shown conversation. */
 export const system = () => current.system ?? '';
 
 export async function setSystem(text) {
@@ -66,7 +60,6 @@ export async function setSystem(text) {
   show();
 }
 
-/** Opens a conversation. */
 export async function take(conversation) {
   current = conversation;
   editing = null;
@@ -280,7 +273,6 @@ export function editLast() {
   return Boolean(rewrite);
 }
 
-/** The actions that a turn offers. */
 function offers(turn) {
   const rewrite = () => {
     if (waiting()) return announce(TEXT.waitFirst);
@@ -375,7 +367,6 @@ function draw(news) {
   while (list.children.length > items.length) list.lastChild.remove();
 }
 
-/** Counts the seconds of an answer that is on its way. */
 function tick() {
   for (const clock of byId('turns').querySelectorAll('.waited')) {
     const seconds = Math.max(0, Math.round((Date.now() - Number(clock.dataset.since)) / 1000));

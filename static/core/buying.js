@@ -39,7 +39,6 @@ export const draft = (facts) => blank({ key: newKey(), session: session(), ...fa
 /** Keeps the intent, sends it, and keeps its outcome. See `Purchases.send`. */
 export const commit = (record, { atRisk = false } = {}) => alone(record, () => purchases.send(record, { atRisk }));
 
-/** Purchases whose outcome is not known. */
 export const open = async () => (await shelf.all()).filter(isOpen);
 
 /** Settles what an earlier page left open, if that is safe and wanted; the rest is for the person to decide. */

@@ -89,7 +89,6 @@ export function announce(text) {
   tell(text);
 }
 
-/** Clears the answer that was read out. */
 export const clearReadOut = () => byId('read-aloud').replaceChildren();
 
 /** Reads a finished answer out, once; only the latest is kept. */

@@ -2,7 +2,7 @@
 
 /** Longer code stays plain: colouring must never be felt. */
 const LONGEST = 50_000;
-/** So does code with a longer line: to paint a range, browsers measure its line up to there. */
+/** So does code with a longer line, because browsers measure the line before each range. */
 const LONGEST_LINE = 500;
 
 const WORDS = {
@@ -17,10 +17,7 @@ const WORDS = {
 
 const STRING = /"(?:[^"\\\n]|\\.)*"?|'(?:[^'\\\n]|\\.)*'?/;
 const NUMBER = /\b(?:0[xob][\da-f_]+|\d[\d_]*(?:\.\d+)?(?:e[+-]?\d+)?)[a-z%]{0,4}\b/;
-/**
- * How a family of languages writes comments and strings; each matches in linear time from where it begins. An escaped quote begins
- * none, so a quote without a partner is searched for once a line.
- */
+/** Comments and strings of each family of languages, read in linear time: an escaped quote begins no string. */
 const KINDS = {
   c: kind(/\/\/[^\n]*|\/\*[\s\S]*?(?:\*\/|$)/, [/`(?:[^`\\]|\\[\s\S])*`?/, /"(?:[^"\\\n]|\\.)*"?|'(?:[^'\\\n]|\\.)*'/], WORDS.c),
   python: kind(/#[^\n]*/, [/"""[\s\S]*?(?:"""|$)|'''[\s\S]*?(?:'''|$)/, STRING], WORDS.python),

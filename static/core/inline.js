@@ -14,10 +14,9 @@ const LOOK_BACK = 16;
 const PIECE = /\\[!-/:-@[-`{-~]|\$\$?|`+|\*+|_+|~~|!?\[|\]|<(?:https?:\/\/|mailto:)[^\s<>]+>|https?:\/\/|\\?\n| +\n?|[^\\`*_~![\]<hH $\n]+|[\s\S]/gy;
 
 /**
- * The nodes of a run of text. One pass from left to right: `out` holds what is done, and an end mark wraps
- * what follows its start mark. Whatever has no partner stays text. Nothing here is searched twice, because
- * an answer of nothing but start marks must not hang the page. Marks of the footnotes that may exist (`notes.names`) are added to
- * `notes.marks`.
+ * The nodes of a run of text. One pass from left to right: `out` holds what is done, and an end mark wraps what follows its start mark.
+ * A mark without a partner stays text. Nothing is searched twice, so an answer of start marks alone does not hang the page. Marks of the
+ * footnotes in `notes.names` are added to `notes.marks`.
  */
 export function inline(text, notes) {
   const run = { text, notes, out: [], brackets: [], ends: {}, marks: { '*': [], '_': [], '~': [] }, ticks: runsOfTicks(text) };
@@ -63,18 +62,15 @@ const ENDS = { '$': '$', '$$': '$$', '\\(': '\\)', '\\[': '\\]' };
 function inlineMath(run, piece, at) {
   const { text, out, ends } = run;
   const from = at + piece.length, end = ENDS[piece];
-  const plain = () => void out.push(words(piece[0] === '\\' ? piece[1] : piece));
-  if (piece === '$' && /\s/.test(text[from] ?? ' ')) return plain();
   // The next end mark stays the same for every start mark before it, so it is searched once.
   if (!(ends[end] >= from)) {
     const found = text.indexOf(end, from);
     ends[end] = found < 0 ? Infinity : found;
   }
   const stop = ends[end];
-  if (stop - from > LONGEST_FORMULA) return plain();
-  if (piece === '$' && (/\s/.test(text[stop - 1]) || /\d/.test(text[stop + 1] ?? '') || text[stop - 1] === '\\')) return plain();
-  const source = text.slice(from, stop);
-  if (!source.trim()) return plain();
+  const source = stop - from > LONGEST_FORMULA ? '' : text.slice(from, stop);
+  const isMoney = piece === '$' && (/^\s|[\s\\]$/.test(source) || /\d/.test(text[stop + 1] ?? ''));
+  if (isMoney || !source.trim()) return void out.push(words(piece.replace('\\', '')));
   out.push({ node: math(source, piece === '$$' || piece === '\\['), depth: 1 });
   return stop + end.length;
 }
@@ -90,19 +86,16 @@ function noteMark({ text, notes, out, brackets }, at) {
 
 /** Where runs of backticks of each length stand, so that a missing partner costs no second search. */
 function runsOfTicks(text) {
-  const runs = new Map();
-  for (const { 0: run, index } of text.matchAll(/`+/g)) {
-    if (!runs.has(run.length)) runs.set(run.length, { places: [], seen: 0 });
-    runs.get(run.length).places.push(index);
-  }
+  const runs = {};
+  for (const { 0: run, index } of text.matchAll(/`+/g)) (runs[run] ??= []).push(index);
   return runs;
 }
 
 function code({ text, out, ticks }, marks, at) {
-  const same = ticks.get(marks.length) ?? { places: [], seen: 0 };
-  while (same.places[same.seen] <= at) same.seen += 1;
-  const end = same.places[same.seen];
-  if (end === undefined) return void out.push(words(marks));
+  const places = ticks[marks] ?? [];
+  while (places[0] <= at) places.shift();
+  if (!places.length) return void out.push(words(marks));
+  const [end] = places;
   let inner = text.slice(at + marks.length, end).replaceAll('\n', ' ');
   if (inner.startsWith(' ') && inner.endsWith(' ') && inner.trim()) inner = inner.slice(1, -1);
   out.push({ node: element('code', { text: inner }), depth: 1 });

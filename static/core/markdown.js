@@ -18,10 +18,10 @@ const TEXT = {
 
 const LONGEST = 200 * 1024;
 const WIDEST = 64;
-/** So many cells are laid out at a time. */
-const CELLS = 2000;
 /** Longer lists, tables and paragraphs are split, to be laid out one at a time. In lines. */
 const PIECE = 100;
+/** So are tables of more cells. */
+const CELLS = 2000;
 /** So are paragraphs of more characters. Longer headings and rows are paragraphs. */
 const LONGEST_PIECE = 8000;
 /** What an answer shows at once, in lines; the rest follows in steps. */
@@ -34,18 +34,15 @@ const MOST = 4000;
 const LONG_CODE = 40;
 
 /**
- * The text that is being rendered: names that footnotes may have, what each says, where it is referred to; about how many elements
- * are made, in all and when the block began.
+ * The text that is being rendered: the names of its footnotes, what each says, where it is referred to; about how many elements are
+ * made, and were when the block began.
  */
 let current = null;
 
 /** The steps that remain of answers that are not complete yet. */
 const unfinished = new WeakMap();
 
-/**
- * An answer: its text rendered, each block in its own direction, and no heading level skipped for screen readers. A long one is
- * completed in steps, so that the page never stalls.
- */
+/** An answer: each block in its own direction, and no heading level skipped. A long one is completed in steps, so that the page never stalls. */
 export function prose(text) {
   const made = element('div', { class: 'prose' });
   const steps = rendering(text, made);
@@ -73,7 +70,6 @@ export function complete(made) {
   while (steps && !steps.next().done);
 }
 
-/** A fragment with the rendered text, made at once. */
 export function render(text) {
   const fragment = document.createDocumentFragment();
   const steps = rendering(text, fragment, false);
@@ -125,7 +121,7 @@ function* rendering(text, made, dressed = true) {
   }
 }
 
-/** Gives each block its own direction, and headings their levels after one of level `above`; returns the last level. */
+/** Sets each block's direction, and the levels of headings after one of level `above`; returns the last level. */
 function dress(piece, above) {
   for (const block of piece.querySelectorAll('ul, ol, blockquote, table')) block.dir = 'auto';
   for (const heading of piece.querySelectorAll('h3, h4, h5, h6')) {
@@ -148,27 +144,26 @@ const MATH = /^ {0,3}(?:\$\$|\\\[|\\begin\{(align|equation|gather|multline)\*?\}
 const DIVIDER = /^\|?(?: *:?-+:? *\|)* *:?-+:?(?: *\|)?$/;
 
 /**
- * Each reader looks at the line `at` and returns `[nodes, next line]`, or null when it is not its kind. One that stopped after a
- * piece adds a function that reads on. The nodes of a block that holds others are a generator, which pauses within.
+ * Each reader yields `[nodes, next line]` of each piece of the block at the line `at`, or nothing if the block is not of its kind.
+ * Where it may pause, it yields null.
  */
-const READERS = [fence, mathBlock, heading, rule, quote, footnote, list, table];
+const READERS = [fence, mathBlock, heading, rule, quote, footnote, list, table, paragraph];
 
 const isFull = () => current.made - current.begun > MOST;
 const isPlain = (depth) => depth >= DEEPEST || isFull();
 
-/** Yields `[nodes, next line]` of each piece, and null where it may pause. */
 function* pieces(lines, depth) {
-  let readOn = null;
-  for (let at = 0; at < lines.length || readOn;) {
-    if (!readOn && !lines[at].trim()) {
-      at += 1;
-      continue;
+  for (let at = 0; at < lines.length;) {
+    let next = at;
+    const readers = !lines[at].trim() ? [] : isPlain(depth) ? [paragraph] : READERS;
+    for (const reader of readers) {
+      for (const piece of reader(lines, at, depth)) {
+        next = piece?.[1] ?? next;
+        yield piece;
+      }
+      if (next > at) break;
     }
-    const read = readOn ? readOn(at) : isPlain(depth) ? null : firstOf(lines, at, depth);
-    const [nodes, next, more = null] = read ?? paragraph(lines, at, depth);
-    yield [Array.isArray(nodes) ? nodes : yield* nodes, next];
-    at = next;
-    readOn = more;
+    at = Math.max(next, at + 1);
   }
 }
 
@@ -182,31 +177,26 @@ function* blocks(lines, depth) {
   return nodes;
 }
 
-function firstOf(lines, at, depth) {
-  for (const reader of READERS) {
-    const read = reader(lines, at, depth);
-    if (read) return read;
-  }
-  return null;
-}
-
-function paragraph(lines, at, depth, goesOn = false) {
-  let next = at + 1, length = lines[at].length;
+function* paragraph(lines, at, depth) {
+  let next = at, more = true;
+  const piece = (text, goesOn, isCut) => [[element('p', { class: pieceClass(goesOn, isCut) }, inline(text))], next];
   const isMore = () => next < lines.length && lines[next].trim() && (isPlain(depth) || !interrupts(lines, next));
-  for (; next - at < PIECE && length < LONGEST_PIECE && isMore(); next += 1) length += lines[next].length;
-  const more = isMore() ? (from) => paragraph(lines, from, depth, true) : null;
-  return paragraphPiece(lines.slice(at, next).map((line) => line.trimStart()).join('\n'), next, more, goesOn);
-}
-
-/** Splits a text without enough line ends at a space. */
-function paragraphPiece(text, next, more, goesOn) {
-  if (text.length > 2 * LONGEST_PIECE) {
-    const end = text.lastIndexOf(' ', LONGEST_PIECE) + 1 || LONGEST_PIECE;
-    const rest = text.slice(end), after = more;
-    more = () => paragraphPiece(rest, next, after, true);
-    text = text.slice(0, end);
+  for (let from = at; more; from = next) {
+    let length = 0, goesOn = from > at;
+    do {
+      length += lines[next].length;
+      next += 1;
+      more = isMore();
+    } while (more && next - from < PIECE && length < LONGEST_PIECE);
+    let text = lines.slice(from, next).map((line) => line.trimStart()).join('\n');
+    while (text.length > 2 * LONGEST_PIECE) {
+      const end = text.lastIndexOf(' ', LONGEST_PIECE) + 1 || LONGEST_PIECE;
+      yield piece(text.slice(0, end), goesOn, true);
+      text = text.slice(end);
+      goesOn = true;
+    }
+    yield piece(text, goesOn, more);
   }
-  return [[element('p', { class: pieceClass(goesOn, more) }, inline(text))], next, more];
 }
 
 /** No gap shows between the pieces of a block. */
@@ -218,9 +208,9 @@ function interrupts(lines, at) {
     || /^ {0,3}(?:[-*+]|1[.)]) +\S/.test(line);
 }
 
-function fence(lines, at) {
+function* fence(lines, at) {
   const open = FENCE.exec(lines[at]);
-  if (!open) return null;
+  if (!open) return;
   const [, marks, language] = open;
   const indent = /^ */.exec(lines[at])[0].length;
   const closes = new RegExp(`^ {0,3}${marks[0]}{${marks.length},} *$`);
@@ -228,7 +218,7 @@ function fence(lines, at) {
   while (next < lines.length && !closes.test(lines[next])) next += 1;
   const code = lines.slice(at + 1, next).map((line) => line.slice(Math.min(indent, /^ */.exec(line)[0].length))).join('\n');
   // Without its end mark, which a cut-off answer lacks, a fence runs to the end.
-  return [[codeBlock(code, language.trim().split(' ', 1)[0])], next + 1];
+  yield [[codeBlock(code, language.trim().split(' ', 1)[0])], next + 1];
 }
 
 function codeBlock(text, language) {
@@ -260,18 +250,18 @@ function codeBlock(text, language) {
   return made;
 }
 
-/** The lines up to which an end mark is known to end no formula, for each text. */
+/** For each text and end mark: up to which line it ends no formula. */
 const endless = new WeakMap();
 
 /** `$$ … $$` or `\\[ … \\]` on lines of their own; without its end mark it is text. */
-function mathBlock(lines, at) {
+function* mathBlock(lines, at) {
   const open = MATH.exec(lines[at]);
-  if (!open) return null;
+  if (!open) return;
   const isBare = Boolean(open[1]);
   const mark = open[0].trim();
   const end = isBare ? mark.replace('begin', 'end') : mark === '$$' ? '$$' : '\\]';
   const known = endless.get(lines) ?? new Map();
-  if (at < known.get(end)) return null;
+  if (at < known.get(end)) return;
   let next = at, length = lines[at].length, stop = lines[at].indexOf(end, open[0].length);
   while (stop < 0 && length <= LONGEST_FORMULA && lines[next + 1]?.trim()) {
     next += 1;
@@ -280,30 +270,26 @@ function mathBlock(lines, at) {
   }
   if (stop >= 0 && !lines[next].slice(stop + end.length).trim()) {
     const inner = [...lines.slice(at, next), lines[next].slice(0, stop)].join('\n').slice(open[0].length);
-    if (inner.trim()) return [[math(isBare ? `${mark}${inner}${end}` : inner, true)], next + 1];
+    if (inner.trim()) return yield [[math(isBare ? `${mark}${inner}${end}` : inner, true)], next + 1];
   }
   endless.set(lines, known.set(end, next));
-  return null;
 }
 
 /** `[^name]: text`, with indented lines after it. */
-function footnote(lines, at, depth) {
+function* footnote(lines, at, depth) {
   const match = NOTE.exec(lines[at]);
-  if (!match) return null;
+  if (!match) return;
+  const [, name, text] = match;
   let next = at + 1;
   while (next < lines.length && /^ {2,}\S/.test(lines[next])) next += 1;
-  const inner = [match[2], ...lines.slice(at + 1, next).map((line) => line.trimStart())];
-  return [noted(match[1], inner, depth), next];
-}
-
-function* noted(name, inner, depth) {
+  const inner = [text, ...lines.slice(at + 1, next).map((line) => line.trimStart())];
   if (!current.said.has(name)) current.said.set(name, yield* blocks(inner, depth + 1));
-  return [];
+  yield [[], next];
 }
 
 /**
- * Numbers the marks of footnotes, and yields the list of footnotes as `[nodes, where they belong]`, and null where it may pause. A mark
- * without a footnote stays text.
+ * Numbers the marks of footnotes; yields the list of footnotes as `[nodes, parent]`, and null where it may pause. A mark without a
+ * footnote stays text.
  */
 function* footnotes({ said, marks }) {
   const items = new Map();
@@ -328,63 +314,52 @@ function* footnotes({ said, marks }) {
   for (const { item } of items.values()) yield [[item], all];
 }
 
-function heading(lines, at) {
+function* heading(lines, at) {
   const match = HEADING.exec(lines[at]);
-  if (!match || lines[at].length > LONGEST_PIECE) return null;
+  if (!match || lines[at].length > LONGEST_PIECE) return;
   // The page has an h1 and the view an h2.
   const level = Math.min(6, match[1].length + 2);
   const title = (match[2] ?? '').trim().replace(/(^| )#{1,6}$/, '');
-  return [[element(`h${level}`, {}, inline(title))], at + 1];
+  yield [[element(`h${level}`, {}, inline(title))], at + 1];
 }
 
-function rule(lines, at) {
-  return RULE.test(lines[at]) ? [[element('hr')], at + 1] : null;
+function* rule(lines, at) {
+  if (RULE.test(lines[at])) yield [[element('hr')], at + 1];
 }
 
-function quote(lines, at, depth) {
-  if (!QUOTE.test(lines[at])) return null;
+function* quote(lines, at, depth) {
+  if (!QUOTE.test(lines[at])) return;
   let next = at;
   while (next < lines.length && (QUOTE.test(lines[next]) || (lines[next].trim() && !interrupts(lines, next)))) next += 1;
   const inner = lines.slice(at, next).map((line) => line.replace(QUOTE, ''));
-  return [quoted(inner, depth), next];
+  yield [[element('blockquote', {}, yield* blocks(inner, depth + 1))], next];
 }
 
-function* quoted(inner, depth) {
-  return [element('blockquote', {}, yield* blocks(inner, depth + 1))];
-}
-
-function list(lines, at, depth) {
+function* list(lines, at, depth) {
   const first = ITEM.exec(lines[at]);
-  return !first || first[1].length > 3 ? null : listPiece(lines, at, depth, first, 0);
-}
-
-function listPiece(lines, at, depth, first, done) {
+  if (!first || first[1].length > 3) return;
   const kind = kindOf(first[2]);
-  const items = [];
-  let next = at, loose = false, more = null;
-  while (next < lines.length) {
-    const start = ITEM.exec(lines[next]);
-    if (!start || start[1].length > first[1].length + 1 || kindOf(start[2]) !== kind || RULE.test(lines[next])) break;
-    if (items.length === PIECE) {
-      if (!isFull()) more = (from) => listPiece(lines, from, depth, first, done + PIECE);
-      break;
+  let next = at, start = first;
+  for (let done = 0; start; done += PIECE) {
+    const items = [];
+    let loose = false;
+    while (start && items.length < PIECE) {
+      const [inner, after] = itemLines(lines, next, start);
+      if (inner.some((line, place) => !line.trim() && place < inner.length - 1)) loose = true;
+      items.push(inner);
+      const gap = skipBlank(lines, after);
+      start = gap < lines.length && ITEM.exec(lines[gap]);
+      next = start ? gap : after;
+      const isSame = start && kindOf(start[2]) === kind;
+      if (gap > after && isSame) loose = true;
+      if (!isSame || start[1].length > first[1].length + 1 || RULE.test(lines[next])) start = null;
     }
-    const [inner, after] = itemLines(lines, next, start);
-    if (inner.some((line, place) => !line.trim() && place < inner.length - 1)) loose = true;
-    items.push(inner);
-    const gap = skipBlank(lines, after);
-    const goesOn = gap < lines.length && ITEM.exec(lines[gap]);
-    if (gap > after && goesOn && kindOf(goesOn[2]) === kind) loose = true;
-    next = goesOn ? gap : after;
+    if (isFull()) start = null;
+    const number = Number.parseInt(first[2], 10) + done;
+    const made = element(Number.isNaN(number) ? 'ul' : 'ol', { start: number > 1 && number, class: pieceClass(done > 0, start) });
+    for (const inner of items) made.append(yield* item(inner, depth, loose));
+    yield [[made], next];
   }
-  const number = Number.parseInt(first[2], 10) + done;
-  const made = element(Number.isNaN(number) ? 'ul' : 'ol', { start: number > 1 && number, class: pieceClass(done > 0, more) });
-  return [listed(made, items, depth, loose), next, more];
-}
-
-function* listed(made, items, depth, loose) {
-  for (const inner of items) made.append(yield* item(inner, depth, loose));
-  return [made];
 }
 
 /** The lines of one item without their indent, and the line after it. */
@@ -435,31 +410,25 @@ function isTable(lines, at) {
     && cells(lines[at]).length === cells(lines[at + 1]).length;
 }
 
-function table(lines, at) {
-  if (!isTable(lines, at)) return null;
+function* table(lines, at) {
+  if (!isTable(lines, at)) return;
   const aligned = cells(lines[at + 1]).map((mark) =>
     (mark.endsWith(':') ? (mark.startsWith(':') ? 'center' : 'right') : null));
   // A row of thousands of columns takes a browser seconds to lay out.
-  return aligned.length > WIDEST ? widePiece(lines, at, at + 2) : tablePiece(lines, at + 2, lines[at], aligned);
-}
-
-function widePiece(lines, at, from, goesOn = false) {
-  let next = from;
-  while (next - at < PIECE && isRow(lines, next)) next += 1;
-  const more = isRow(lines, next) ? (after) => widePiece(lines, after, after, true) : null;
-  return [[element('pre', { class: pieceClass(goesOn, more), text: lines.slice(at, next).join('\n') })], next, more];
+  const isWide = aligned.length > WIDEST;
+  const most = isWide ? PIECE : Math.min(PIECE, CELLS / aligned.length);
+  let next = at + 2, more = true;
+  for (let from = isWide ? at : next; more; from = next) {
+    while ((more = isRow(lines, next)) && next - from < most) next += 1;
+    const rows = lines.slice(from, next);
+    yield [[isWide ? element('pre', { class: pieceClass(from > at, more), text: rows.join('\n') }) : tablePiece(lines[at], rows, aligned)], next];
+  }
 }
 
 const isRow = (lines, at) => at < lines.length && lines[at].length <= LONGEST_PIECE && lines[at].trim() && !interrupts(lines, at);
 
-function tablePiece(lines, at, titles, aligned) {
-  let next = at;
-  while (next - at < PIECE && (next - at) * aligned.length < CELLS && isRow(lines, next)) next += 1;
-  const head = element('thead', {}, row(titles, 'th', aligned));
-  const body = element('tbody', {}, lines.slice(at, next).map((line) => row(line, 'td', aligned)));
-  const made = element('div', { class: 'table', tabindex: '0', role: 'group', 'aria-label': TEXT.table }, element('table', {}, head, body));
-  return [[made], next, isRow(lines, next) ? (from) => tablePiece(lines, from, titles, aligned) : null];
-}
+const tablePiece = (titles, rows, aligned) => element('div', { class: 'table', tabindex: '0', role: 'group', 'aria-label': TEXT.table }, element('table', {},
+  element('thead', {}, row(titles, 'th', aligned)), element('tbody', {}, rows.map((line) => row(line, 'td', aligned)))));
 
 /** One cell stands for all that are missing, or short rows under many columns would be most of the page. */
 function row(line, tag, aligned) {

@@ -77,7 +77,6 @@ const TEXT = {
   wait: (seconds) => `Please wait ${seconds} more seconds`,
   waiting: (label, seconds) => `${label} (in ${seconds} s)`,
   unknown: 'Something went wrong.',
-  /** The fields of an order. */
   fields: { prompt: 'Prompt', model: 'Model', duration: 'Length', aspect_ratio: 'Shape', image_url: 'Picture' },
 };
 
@@ -94,7 +93,6 @@ function rowOf({ code, charged, status }) {
 const isUnsettled = (problem) => problem.charged === 'unknown' && !['same', 'atRisk'].includes(rowOf(problem)?.[1]) && problem.code !== 'untraceable';
 const words = (problem) => rowOf(problem)?.[0] ?? problem.title ?? TEXT.unknown;
 
-/** The sentence for a problem, for people. */
 export function sentence(problem) {
   return isUnsettled(problem) ? PROBLEMS.unsettled[0] : words(problem);
 }

@@ -23,7 +23,6 @@ const BUY = {
   video: (transport, ...how) => transport.video.create(...how),
 };
 
-/** Whether the outcome is not known yet. */
 export const isOpen = ({ state }) => ['intent', 'sent', 'unknown'].includes(state);
 
 /** Whether the service does not know the purchase, or may have forgotten it: asking again is of no use. */

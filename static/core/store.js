@@ -17,7 +17,6 @@ const KEPT = ['conversations', 'purchases', 'jobs'];
 export const conversations = shelf('conversations');
 /** Purchases by their Idempotency-Key, as in purchases.js. */
 export const purchases = shelf('purchases');
-/** Video jobs, as in jobs.js. */
 export const jobs = shelf('jobs');
 
 let owner = '', channel = null;

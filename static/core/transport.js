@@ -74,7 +74,6 @@ export function createClient({
   });
 }
 
-/** Makes a new Idempotency-Key. */
 export function newKey() {
   if (crypto.randomUUID) return crypto.randomUUID();
   // Plain http beyond loopback has no randomUUID.
@@ -225,7 +224,6 @@ function preflight(wire, key, kept, { known, signal, onSend }) {
     follow: (ledger) => { renamed = ledger; },
     /** Nothing was charged: the next call with this key is a first one. */
     forget: () => isFirst && !isSentElsewhere() && wire.sent.delete(key),
-    /** The outcome is known. */
     end: () => wire.sent.end(key, own),
   };
 }

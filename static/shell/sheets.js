@@ -54,10 +54,8 @@ const TEXT = {
   ],
 };
 
-/** The most results that are listed. */
 const MAX_RESULTS = 100;
 
-/** The most prompts that are kept. */
 const MAX_PROMPTS = 100;
 
 /** How many of the models that were used last stand on top. */
@@ -89,7 +87,6 @@ export function pickModel(catalog, current, done) {
   void choose({ title: TEXT.models, hint: TEXT.searchModels, label: TEXT.searchModels, none: TEXT.noModels, kind: 'model-sheet' }, rows);
 }
 
-/** Notes that this model was used. */
 export function noteUse(id) {
   choice.set('chat-lately', JSON.stringify([id, ...lately().filter((other) => other !== id)].slice(0, LATELY)));
 }
@@ -168,7 +165,6 @@ async function choose({ title, hint, label = title, none: nothing = TEXT.none, k
 
 const action = (name, glyph, act) => ({ kind: TEXT.kinds.action, name, icon: glyph, act });
 
-/** Everything except conversations. */
 function entries(page) {
   const { catalog, go, views } = page;
   return [
@@ -189,7 +185,6 @@ function entries(page) {
   ];
 }
 
-/** The conversations, the newest first. */
 async function kept({ openConversation }) {
   const all = (await conversations.all()).sort((one, other) => other.at - one.at);
   return all.map(({ id, title }) => ({

@@ -21,7 +21,6 @@ const TEXT = {
   aboutRevoke: 'Programs that use it are refused at once.',
 };
 
-/** Opens the dialog, or brings it up to date. */
 export async function tokens() {
   try {
     const { tokens: all } = await read('/bff/tokens');

@@ -8,7 +8,6 @@ import { sentence } from '../core/problems.js';
 import { post, read } from '../core/site.js';
 import { choice, whenChanged } from '../core/store.js';
 
-/** The strings of both views of spending. */
 export const TEXT = {
   title: 'Your spending',
   announced: (amount, days) => `${amount} in ${days} days`,
@@ -49,7 +48,6 @@ export const TEXT = {
 export const SERVICES = { chat: 'Chats', video: 'Videos' };
 let isStale = true;
 
-/** Fills the view in. */
 export async function start() {
   buildView('usage', TEXT.title, load);
   whenChanged((shelf) => {
@@ -59,7 +57,6 @@ export async function start() {
   });
 }
 
-/** Called each time the view comes into sight. */
 export function shown() {
   if (isStale) void load();
 }
@@ -154,7 +151,6 @@ export function failure(text, problem, retry) {
     element('div', { class: 'actions' }, button(TEXT.retry, retry)));
 }
 
-/** Returns the number of days of the chosen period, today included. */
 export function daysOf(view) {
   const { value } = byId(`${view}-range`).querySelector(':checked');
   return value === 'month' ? Number(lastDays(1)[0].slice(-2)) : Number(value);
@@ -190,7 +186,6 @@ export function figures(rows) {
     element('dt', { text: name }), element('dd', {}, element('strong', { text: value }), note ? element('span', { class: 'hint', text: note }) : null))));
 }
 
-/** A chart on a card, with its title. */
 export function figure(title, ...children) {
   return element('figure', { class: 'card' }, element('figcaption', {}, element('h3', { text: title })), children);
 }

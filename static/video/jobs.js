@@ -12,7 +12,6 @@ import { TEXT } from './strings.js';
  * person; `took`: milliseconds in the making, by the server's clock. A removed job is `{id, removed: true}`.
  */
 const known = new Map();
-/** Jobs that the browser could not store. */
 const unkept = new Set();
 
 let words, tell, whenConnected;
@@ -34,7 +33,6 @@ export async function startJobs(jobWords, { changed, connection }) {
   });
 }
 
-/** All of them, as this tab knows them. */
 export const all = () => [...known.values()];
 
 /** Makes a job of an accepted order; the same order twice is one job. */
@@ -102,7 +100,6 @@ export function usualTime(model) {
   return times.length ? { time: times[Math.floor(times.length / 2)], count: times.length } : null;
 }
 
-/** Takes in what other tabs wrote. */
 async function refresh() {
   const before = changes;
   const latest = new Map((await shelf.all()).filter(({ removed }) => !removed).map((job) => [job.id, job]));
@@ -180,7 +177,6 @@ async function keep(job, news) {
 
 // The stream. Where there can be none, each job is looked at now and then.
 
-/** As many jobs as one stream takes. */
 const MOST = 50;
 /** Seconds between two rounds of looks: soon at first, then patiently. */
 const FIRST = 2, LONGEST = 15, GROWTH = 1.4;
@@ -314,7 +310,6 @@ async function backOnline() {
 let unseen = 0, isAlerting = false;
 const isSeen = () => document.visibilityState === 'visible' && !byId('view-video').hidden;
 
-/** Starts with the first open job. */
 export function startAlerts() {
   if (isAlerting) return;
   isAlerting = true;

@@ -44,7 +44,6 @@ function grow(tile, act) {
 
 const isStill = () => matchMedia('(prefers-reduced-motion: reduce)').matches;
 
-/** Something is new of a job. */
 export function refresh(job) {
   if (box?.open && job.id === shown && !stage.querySelector('video')) draw(job.id);
 }
@@ -163,7 +162,6 @@ async function goOn(payload) {
 /** How much of the end is left out, in seconds: at the very end, some browsers show nothing. */
 const END = 0.05;
 
-/** Draws the last frame of a clip. */
 async function lastFrame(clip) {
   const next = (event) => new Promise((done, failed) => {
     clip.addEventListener(event, done, { once: true });

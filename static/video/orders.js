@@ -55,7 +55,6 @@ export function duplicate(wanted) {
   return before ? TEXT.duplicate(clock(Date.now() - before.at), before.open) : '';
 }
 
-/** Another tab has bought something, or learned what became of it. */
 export async function refresh() {
   for (const record of await purchases.all()) {
     if (record.kind !== 'video') continue;

@@ -102,7 +102,6 @@ function put(address) {
   show();
 }
 
-/** Shows the uploaded picture that the form names, if any. */
 function show() {
   const { value } = byId('video-image');
   byId('video-picture').querySelectorAll('img, img + button').forEach((old) => old.remove());

@@ -1,4 +1,3 @@
-/** The strings of the video view. */
 export const TEXT = {
   // The form
   generate: (cost) => `Generate · ${cost}`,

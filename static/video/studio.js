@@ -32,7 +32,6 @@ export async function start(prices, listener) {
 
 const hasOrders = async () => (await purchases.all()).some(({ kind, state }) => kind === 'video' && !['done', 'forgotten'].includes(state));
 
-/** orders.js, once something is ordered. */
 export const ordering = once(async () => {
   const orders = await import('./orders.js');
   await orders.startOrders(catalog, acts);
@@ -50,7 +49,6 @@ export async function takeListed(rows) {
   arrange();
 }
 
-/** lightbox.js, once it is needed. */
 let large = null;
 
 async function openLarge(id) {
@@ -68,7 +66,6 @@ function leftOf({ id, at, payload: { model } }) {
   return timeLeft(Date.now() - at, usualTime(model)?.time ?? promised(model), percent ?? 0);
 }
 
-/** Something is new of a job. */
 function show(job, { ended, removed, first }) {
   const id = `job-${job.id}`;
   if (removed) {
@@ -128,7 +125,6 @@ function startList() {
   byId('jobs-select').addEventListener('click', () => void narrowing().then(({ select }) => select(), () => notice(TEXT.notLoaded)));
 }
 
-/** tools.js, once there is something to narrow or to select. */
 let tools = null;
 
 const narrowing = once(async () => {
@@ -170,7 +166,6 @@ export function unplace(id) {
   if (hadFocus) byId('video-heading').focus();
 }
 
-/** The videos that are listed now, in this order. */
 const shownIds = () => shownItems().map(({ dataset }) => dataset.id).filter(Boolean);
 
 function narrow() {
@@ -178,7 +173,6 @@ function narrow() {
   arrange();
 }
 
-/** Shows the entries, or that there are none. */
 function arrange() {
   const all = [...entries.values()];
   const isMany = all.length >= MANY;
@@ -342,7 +336,6 @@ export function playableOf(job) {
   return { ...said, playable: said.address && catalog.jobs.media_origins?.includes(new URL(said.address).origin) };
 }
 
-/** The status in words. */
 export function words({ body, trouble, costMicros }, { state, phase, percent, address, playable }) {
   const said = [];
   if (phase === 'open') {

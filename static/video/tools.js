@@ -58,7 +58,6 @@ export function show(entries, isMany) {
   showPicked();
 }
 
-/** Offers these values with their texts. */
 function offer(name, values) {
   const select = fields[name];
   if (Object.keys(values).join() === [...select.options].map(({ value }) => value).join()) return;
@@ -67,7 +66,6 @@ function offer(name, values) {
   if (before in values) select.value = before;
 }
 
-/** Begins or ends to select. */
 export function select() {
   isSelecting = !isSelecting;
   byId('jobs').classList.toggle('selecting', isSelecting);
@@ -77,7 +75,6 @@ export function select() {
   list.arrange();
 }
 
-/** The actions of the selected videos. */
 function showPicked() {
   const items = isSelecting ? list.shownItems().filter((item) => item.querySelector('.pick:checked')) : [];
   const facts = items.map(({ dataset }) => dataset.id).join();

@@ -11,7 +11,6 @@ const LONGEST_DRAFT = 20_000;
 
 let catalog, model;
 
-/** Fills the view in and goes on watching the jobs that are kept. */
 export async function start(prices) {
   catalog = prices;
   byId('video-body').hidden = false;
@@ -48,7 +47,6 @@ const studio = once(async () => {
 
 const hasAny = async () => (await jobs.some()) || (await purchases.all()).some(({ kind }) => kind === 'video');
 
-/** Another tab was the first to order. */
 async function followElsewhere() {
   if (!studio.part && (await hasAny())) await (await studio()).follow();
 }
@@ -154,7 +152,6 @@ async function showForm() {
   await new Promise((done) => { setTimeout(done); });
 }
 
-/** Puts an earlier order's wishes back into the form. */
 async function reuse(wishes) {
   await showForm();
   fillIn(wishes);
@@ -193,7 +190,6 @@ function startForm() {
   fillIn(choice.object('video-draft'));
 }
 
-/** The order that the form describes, as the API takes it. */
 function payload() {
   const { prompt, duration, aspect_ratio, image_url } = asked();
   return {
@@ -240,7 +236,6 @@ export function promised(id) {
   return Number(/about (\d{1,4}) seconds/.exec(remarks)?.[1] ?? 0) * 1000;
 }
 
-/** Words that a click adds to the prompt. */
 function showChips() {
   const add = (word) => {
     const before = byId('video-prompt').value.trim();
