@@ -164,30 +164,6 @@ fn offline_page_sends_nothing_and_keeps_drafts_across_reloads() {
 }
 
 #[test]
-fn rate_limited_message_counts_down_until_retry() {
-    let gate = Gate::start();
-    let mut page = open(&gate);
-    page.expect_errors(&["status of 429"]);
-    let refusal = Tamper::Answer(429, vec![PROBLEM, ("Retry-After", "20")], LIMITED);
-    page.tamper(PAID, refusal);
-    page.find(MESSAGE).fill("Too fast");
-    page.press("Enter");
-    page.wait_for_text("Not charged");
-    page.wait_for_text("You are sending too fast.");
-    page.wait_until("/^Try again · \\$0\\.006 \\(in \\d+ s\\)$/.test(document.querySelector('.problem button').textContent)");
-    page.stop_tampering();
-    page.evaluate("document.querySelector('.problem button').click()");
-    page.wait_until(
-        "/Please wait \\d+ more seconds/.test(document.getElementById('status').textContent)",
-    );
-    assert_eq!(gate.sold(), 0);
-    page.find(("button", "Try again · $0.006")).click();
-    page.wait_until(&answered(1));
-    assert_eq!(gate.sold(), 1);
-    assert_eq!(page.evaluate(KEYS), 2, "a new purchase has a key of its own");
-}
-
-#[test]
 fn exhausted_budget_names_itself_and_its_renewal_and_keeps_the_text() {
     let gate = Gate::start_with(&[("TOLLGATE_BUDGET__CALLER", "{ day = \"0.01\" }")]);
     let mut page = Page::new(&gate.origin);
@@ -303,21 +279,6 @@ fn answer_is_asked_for_again_with_another_model_and_both_versions_stay() {
     page.find(("button", "Send · $0.006"));
     page.wait_for_text("This conversation: $0.015");
     assert_eq!(gate.sold(), 3);
-}
-
-#[test]
-fn waiting_shows_seconds_and_the_usual_time_once_it_is_known() {
-    let gate = Gate::start();
-    let page = open(&gate);
-    ask(&page, "Hello", 1);
-    page.find(MESSAGE).fill("sandbox:slow");
-    page.press("Enter");
-    page.wait_until(
-        "/^\\d+ s, usually \\d+ s$/.test(document.querySelector('.waited')?.textContent)",
-    );
-    page.wait_until("document.getElementById('chat-send').ariaDisabled === 'true'");
-    page.wait_until(&answered(2));
-    page.wait_until("document.getElementById('chat-send').ariaDisabled === null");
 }
 
 #[test]
@@ -489,4 +450,47 @@ fn url_prefills_a_message_without_sending_it() {
     page.press("Enter");
     page.wait_until(&answered(1));
     assert_eq!((posts(&gate, &page), gate.sold()), (1, 1));
+}
+
+mod long {
+    use super::*;
+
+    #[test]
+    fn rate_limited_message_counts_down_until_retry() {
+        let gate = Gate::start();
+        let mut page = open(&gate);
+        page.expect_errors(&["status of 429"]);
+        let refusal = Tamper::Answer(429, vec![PROBLEM, ("Retry-After", "20")], LIMITED);
+        page.tamper(PAID, refusal);
+        page.find(MESSAGE).fill("Too fast");
+        page.press("Enter");
+        page.wait_for_text("Not charged");
+        page.wait_for_text("You are sending too fast.");
+        page.wait_until("/^Try again · \\$0\\.006 \\(in \\d+ s\\)$/.test(document.querySelector('.problem button').textContent)");
+        page.stop_tampering();
+        page.evaluate("document.querySelector('.problem button').click()");
+        page.wait_until(
+            "/Please wait \\d+ more seconds/.test(document.getElementById('status').textContent)",
+        );
+        assert_eq!(gate.sold(), 0);
+        page.find(("button", "Try again · $0.006")).click();
+        page.wait_until(&answered(1));
+        assert_eq!(gate.sold(), 1);
+        assert_eq!(page.evaluate(KEYS), 2, "a new purchase has a key of its own");
+    }
+
+    #[test]
+    fn waiting_shows_seconds_and_the_usual_time_once_it_is_known() {
+        let gate = Gate::start();
+        let page = open(&gate);
+        ask(&page, "Hello", 1);
+        page.find(MESSAGE).fill("sandbox:slow");
+        page.press("Enter");
+        page.wait_until(
+            "/^\\d+ s, usually \\d+ s$/.test(document.querySelector('.waited')?.textContent)",
+        );
+        page.wait_until("document.getElementById('chat-send').ariaDisabled === 'true'");
+        page.wait_until(&answered(2));
+        page.wait_until("document.getElementById('chat-send').ariaDisabled === null");
+    }
 }

@@ -43,54 +43,6 @@ fn driver_fills_a_form_by_role_and_name_with_real_events() {
     assert!(!page.shows(("button", "Greet never")));
 }
 
-/// Chromium's tab crashed, within two rounds, when the number of a document that has just gone was looked up.
-#[test]
-fn driver_finds_elements_during_navigation() {
-    let gate = Gate::start_for_members();
-    let ann = gate.member(&["add", "ann"]);
-    let page = signed_in(&gate, &ann);
-    for _ in 0..10 {
-        sign_out(&page);
-        page.find(("textbox", "Your token"));
-        sign_in(&page, &ann);
-    }
-}
-
-#[test]
-fn driver_notices_every_kind_of_page_error() {
-    let policy =
-        "Content-Security-Policy: script-src 'self'; require-trusted-types-for 'script'\r\n";
-    #[rustfmt::skip]
-    let faults = [
-        ("", "console.error('oh', 'no')", "oh no"),
-        ("", "throw new Error('late')", "Error: late"),
-        ("", "Promise.reject(new Error('broken promise'))", "broken promise"),
-        ("", "fetch('http://other.example/').catch(() => 0)", "asks a foreign host: http://other.example/"),
-        ("", "fetch('http://127.0.0.1:1/').catch(() => 0)", "asks a foreign host: http://127.0.0.1:1/"),
-        ("", "new WebSocket('ws://other.example/')", "asks a foreign host: ws://other.example/"),
-        ("", "confirm('sure?')", "a dialog: sure?"),
-        ("", "new Worker(URL.createObjectURL(new Blob(['console.error(`in a worker`)'])))", "in a worker"),
-        (policy, "document.body.append(Object.assign(document.createElement('script'), {text: '1'}))", "ContentSecurityPolicyIssue"),
-        (policy, "document.body.innerHTML = '<b>bold</b>'", "ContentSecurityPolicyIssue"),
-    ];
-    for (headers, mistake, fault) in faults {
-        let site = Site::serve(headers, EMPTY);
-        let page = Page::new(&site.origin);
-        page.goto(&site.origin);
-        assert_eq!(page.take_faults(), Vec::<String>::new(), "before {mistake}");
-        page.evaluate(&format!("void setTimeout(() => {{ {mistake} }})"));
-        let mut faults = Vec::new();
-        let noticed = page.patiently(|| {
-            faults.extend(page.take_faults());
-            faults.iter().any(|one| one.contains(fault)).then_some(())
-        });
-        assert!(noticed.is_some(), "{mistake}: {faults:?}");
-        // The same mistake may be reported in two ways; the second must not fail this test.
-        page.goto("about:blank");
-        page.take_faults();
-    }
-}
-
 #[test]
 #[should_panic(expected = "the page has faults")]
 fn unexpected_page_error_fails_the_test() {
@@ -151,4 +103,56 @@ fn driver_emulates_small_dark_and_forced_color_pages() {
     assert_eq!(page.evaluate("matchMedia('(forced-colors: active)').matches"), true);
     let picture = fs::read(page.screenshot("driver-small-dark")).expect("written");
     assert!(picture.starts_with(b"\x89PNG"));
+}
+
+mod long {
+    use super::*;
+
+    /// Chromium's tab crashed, within two rounds, when the number of a document that has just gone was looked up.
+    #[test]
+    fn driver_finds_elements_during_navigation() {
+        let gate = Gate::start_for_members();
+        let ann = gate.member(&["add", "ann"]);
+        let page = signed_in(&gate, &ann);
+        for _ in 0..10 {
+            sign_out(&page);
+            page.find(("textbox", "Your token"));
+            sign_in(&page, &ann);
+        }
+    }
+
+    #[test]
+    fn driver_notices_every_kind_of_page_error() {
+        let policy =
+            "Content-Security-Policy: script-src 'self'; require-trusted-types-for 'script'\r\n";
+        #[rustfmt::skip]
+        let faults = [
+            ("", "console.error('oh', 'no')", "oh no"),
+            ("", "throw new Error('late')", "Error: late"),
+            ("", "Promise.reject(new Error('broken promise'))", "broken promise"),
+            ("", "fetch('http://other.example/').catch(() => 0)", "asks a foreign host: http://other.example/"),
+            ("", "fetch('http://127.0.0.1:1/').catch(() => 0)", "asks a foreign host: http://127.0.0.1:1/"),
+            ("", "new WebSocket('ws://other.example/')", "asks a foreign host: ws://other.example/"),
+            ("", "confirm('sure?')", "a dialog: sure?"),
+            ("", "new Worker(URL.createObjectURL(new Blob(['console.error(`in a worker`)'])))", "in a worker"),
+            (policy, "document.body.append(Object.assign(document.createElement('script'), {text: '1'}))", "ContentSecurityPolicyIssue"),
+            (policy, "document.body.innerHTML = '<b>bold</b>'", "ContentSecurityPolicyIssue"),
+        ];
+        for (headers, mistake, fault) in faults {
+            let site = Site::serve(headers, EMPTY);
+            let page = Page::new(&site.origin);
+            page.goto(&site.origin);
+            assert_eq!(page.take_faults(), Vec::<String>::new(), "before {mistake}");
+            page.evaluate(&format!("void setTimeout(() => {{ {mistake} }})"));
+            let mut faults = Vec::new();
+            let noticed = page.patiently(|| {
+                faults.extend(page.take_faults());
+                faults.iter().any(|one| one.contains(fault)).then_some(())
+            });
+            assert!(noticed.is_some(), "{mistake}: {faults:?}");
+            // The same mistake may be reported in two ways; the second must not fail this test.
+            page.goto("about:blank");
+            page.take_faults();
+        }
+    }
 }

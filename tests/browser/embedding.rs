@@ -200,20 +200,6 @@ fn client_retries_only_what_cannot_be_bought_twice() {
     assert_eq!(page.evaluate(&format!("({CLIENT})(null)")), serde_json::json!([]));
 }
 
-/// The page buys through what others embed, and keeps in IndexedDB what they keep themselves.
-#[test]
-fn client_retry_table_holds_for_the_pages_store() {
-    let gate = Gate::start();
-    let page = Page::new(&gate.origin);
-    // The page itself would take over the purchases that the table keeps.
-    let nothing = Tamper::Answer(200, vec![("content-type", "text/javascript")], "");
-    page.tamper("*/shell.js", nothing);
-    page.goto(&gate.origin);
-    let modules = "document.querySelector('script[type=module]').src.replace('shell.js', '')";
-    let faults = page.evaluate(&format!("({CLIENT})({modules})"));
-    assert_eq!(faults, serde_json::json!([]));
-}
-
 #[test]
 fn widget_says_a_refusal_of_the_gateway_in_words_and_clears_its_remarks() {
     let shop = Shop::open(None);
@@ -317,4 +303,22 @@ fn changed_video_order_is_sent_as_the_form_shows_it() {
         orders().map(|request| String::from_utf8_lossy(&request.body).into_owned()).collect();
     assert_eq!(bodies.len(), 1);
     assert!(bodies[0].contains("\"duration\":5"), "{bodies:?}");
+}
+
+mod long {
+    use super::*;
+
+    /// The page buys through what others embed, and keeps in IndexedDB what they keep themselves.
+    #[test]
+    fn client_retry_table_holds_for_the_pages_store() {
+        let gate = Gate::start();
+        let page = Page::new(&gate.origin);
+        // The page itself would take over the purchases that the table keeps.
+        let nothing = Tamper::Answer(200, vec![("content-type", "text/javascript")], "");
+        page.tamper("*/shell.js", nothing);
+        page.goto(&gate.origin);
+        let modules = "document.querySelector('script[type=module]').src.replace('shell.js', '')";
+        let faults = page.evaluate(&format!("({CLIENT})({modules})"));
+        assert_eq!(faults, serde_json::json!([]));
+    }
 }

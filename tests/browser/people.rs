@@ -124,55 +124,6 @@ fn last_admin_is_told_to_make_another_one() {
 }
 
 #[test]
-fn group_is_added_limited_and_removed_once_it_is_empty() {
-    let gate = Gate::start_for_members();
-    let ada = gate.member(&["add", "ada", "--role", "admin"]);
-    let mut page = admin_at(&gate, &ada, "Groups");
-    page.expect_errors(&["status of 422"]);
-    page.find(("button", "Add a group")).click();
-    page.find(("textbox", "Name")).fill("design");
-    page.find(("textbox", "Limit per week, $")).fill("50");
-    page.press("Enter");
-    wait_for_row(&page, "design", &["0", "$0.00 of $50.00 this week"]);
-
-    go_to(&page, "Members");
-    page.find(("button", "Edit ada")).click();
-    page.find(("combobox", "Group")).choose("design");
-    page.find(("button", "Save")).click();
-    wait_for_row(&page, "ada", &["design"]);
-
-    go_to(&page, "Groups");
-    wait_for_row(&page, "design", &["1"]);
-    page.find(("link", "Chat")).click();
-    page.find(("textbox", "Message")).fill("Good morning");
-    page.press("Enter");
-    page.wait_until("document.querySelectorAll('#turns .prose').length === 1");
-    page.find(("link", "Admin")).click();
-    go_to(&page, "Overview");
-    page.wait_until(
-        "document.querySelector('ol[aria-label=\"By group\"]')?.innerText.includes('design')",
-    );
-    go_to(&page, "Groups");
-    let remove = || {
-        page.find(("button", "Edit design")).click();
-        page.find(("button", "Remove")).click();
-        page.find(("textbox", "Type design to confirm.")).fill("design");
-        page.press("Enter");
-    };
-    remove();
-    page.wait_until("document.querySelector('dialog form > .fault').textContent !== ''");
-    page.press("Escape");
-    go_to(&page, "Members");
-    page.find(("button", "Edit ada")).click();
-    page.find(("combobox", "Group")).choose("None");
-    page.find(("button", "Save")).click();
-    page.wait_until(NO_DIALOG);
-    go_to(&page, "Groups");
-    remove();
-    page.wait_for_text("No groups yet.");
-}
-
-#[test]
 fn member_asks_for_more_budget_and_an_admin_grants_it() {
     let gate = Gate::start_for_members();
     let ada = gate.member(&["add", "ada", "--role", "admin"]);
@@ -244,74 +195,6 @@ fn label_of_what_is_left_is_shown_in_full() {
 }
 
 #[test]
-fn table_of_members_fits_the_page_at_1200_pixels() {
-    let gate = Gate::start_for_members_with(&[(
-        "TOLLGATE_BUDGET__CALLER",
-        "{ day = \"5.00\", month = \"120.00\" }",
-    )]);
-    let ada = gate.member(&["add", "ada", "--role", "admin"]);
-    gate.run(&["group", "add", "design-and-marketing", "--budget", "50.00/month"]);
-    let budgets =
-        ["--budget", "1234.50/day", "--budget", "3000.00/week", "--budget", "9000.00/month"];
-    gate.member(
-        &[&["add", "maximilian.von-mustermann", "--group", "design-and-marketing"], &budgets[..]]
-            .concat(),
-    );
-    gate.member(&[
-        "update",
-        "maximilian.von-mustermann",
-        "--extra",
-        "25.00",
-        "--until",
-        "2199-11-30",
-    ]);
-    gate.member(&["add", "eve"]);
-    gate.member(&["revoke", "eve"]);
-    let page = admin_at(&gate, &ada, "Members");
-    for width in [1200, 1440] {
-        page.resize(width, 800);
-        let table = "(({ scrollWidth, clientWidth }) => scrollWidth - clientWidth)(document.querySelector('#admin-panel .table'))";
-        assert_eq!(page.evaluate(table), 0, "{width}");
-    }
-}
-
-#[test]
-fn dialogs_of_the_admin_view_pass_axe_and_fit_320_pixels() {
-    let gate = Gate::start_for_members();
-    let ada = gate.member(&["add", "ada", "--role", "admin"]);
-    gate.member(&["add", "ann", "--budget", "1.00/day"]);
-    let page = admin_at(&gate, &ada, "Members");
-    load_axe(&page);
-    let look = |name: &str| {
-        for (width, height) in [(1280, 800), (320, 640)] {
-            page.resize(width, height);
-            for colours in [LIGHT, DARK] {
-                page.prefer(&[colours, ("prefers-reduced-motion", "reduce")]);
-                assert_eq!(page.evaluate(VIOLATIONS), "", "{name} {colours:?} {width}");
-            }
-            let fits = "document.documentElement.scrollWidth <= innerWidth";
-            assert_eq!(page.evaluate(fits), true, "{name} {width}");
-        }
-    };
-    page.find(("button", "Edit ann")).click();
-    look("edit");
-    page.find(("button", "Raise for a while")).click();
-    page.find(("textbox", "Amount in $"));
-    look("raise");
-    page.press("Escape");
-    page.find(("button", "Edit ann")).click();
-    page.find(("button", "New token")).click();
-    page.find(("button", "Make a new token")).click();
-    page.wait_until(&format!("({SHOWN_TOKEN}) !== ''"));
-    look("token");
-    page.press("Escape");
-    for tab in ["Groups", "Audit"] {
-        go_to(&page, tab);
-        look(tab);
-    }
-}
-
-#[test]
 fn audit_tab_lists_what_admins_changed_the_latest_first() {
     let gate = Gate::start_for_members();
     let ada = gate.member(&["add", "ada", "--role", "admin"]);
@@ -323,4 +206,128 @@ fn audit_tab_lists_what_admins_changed_the_latest_first() {
     let acts = "[...document.querySelectorAll('#admin-panel tbody tr')].map(({ cells }) => `${cells[2].textContent} ${cells[3].textContent}`).join()";
     page.wait_until(&format!("{acts} === 'member.budget ann,member.add ann,member.add ada'"));
     page.wait_for_text("2.00/week");
+}
+
+mod long {
+    use super::*;
+
+    #[test]
+    fn dialogs_of_the_admin_view_pass_axe_and_fit_320_pixels() {
+        let gate = Gate::start_for_members();
+        let ada = gate.member(&["add", "ada", "--role", "admin"]);
+        gate.member(&["add", "ann", "--budget", "1.00/day"]);
+        let page = admin_at(&gate, &ada, "Members");
+        load_axe(&page);
+        let look = |name: &str| {
+            for (width, height) in [(1280, 800), (320, 640)] {
+                page.resize(width, height);
+                for colours in [LIGHT, DARK] {
+                    page.prefer(&[colours, ("prefers-reduced-motion", "reduce")]);
+                    assert_eq!(page.evaluate(VIOLATIONS), "", "{name} {colours:?} {width}");
+                }
+                let fits = "document.documentElement.scrollWidth <= innerWidth";
+                assert_eq!(page.evaluate(fits), true, "{name} {width}");
+            }
+        };
+        page.find(("button", "Edit ann")).click();
+        look("edit");
+        page.find(("button", "Raise for a while")).click();
+        page.find(("textbox", "Amount in $"));
+        look("raise");
+        page.press("Escape");
+        page.find(("button", "Edit ann")).click();
+        page.find(("button", "New token")).click();
+        page.find(("button", "Make a new token")).click();
+        page.wait_until(&format!("({SHOWN_TOKEN}) !== ''"));
+        look("token");
+        page.press("Escape");
+        for tab in ["Groups", "Audit"] {
+            go_to(&page, tab);
+            look(tab);
+        }
+    }
+
+    #[test]
+    fn group_is_added_limited_and_removed_once_it_is_empty() {
+        let gate = Gate::start_for_members();
+        let ada = gate.member(&["add", "ada", "--role", "admin"]);
+        let mut page = admin_at(&gate, &ada, "Groups");
+        page.expect_errors(&["status of 422"]);
+        page.find(("button", "Add a group")).click();
+        page.find(("textbox", "Name")).fill("design");
+        page.find(("textbox", "Limit per week, $")).fill("50");
+        page.press("Enter");
+        wait_for_row(&page, "design", &["0", "$0.00 of $50.00 this week"]);
+
+        go_to(&page, "Members");
+        page.find(("button", "Edit ada")).click();
+        page.find(("combobox", "Group")).choose("design");
+        page.find(("button", "Save")).click();
+        wait_for_row(&page, "ada", &["design"]);
+
+        go_to(&page, "Groups");
+        wait_for_row(&page, "design", &["1"]);
+        page.find(("link", "Chat")).click();
+        page.find(("textbox", "Message")).fill("Good morning");
+        page.press("Enter");
+        page.wait_until("document.querySelectorAll('#turns .prose').length === 1");
+        page.find(("link", "Admin")).click();
+        go_to(&page, "Overview");
+        page.wait_until(
+            "document.querySelector('ol[aria-label=\"By group\"]')?.innerText.includes('design')",
+        );
+        go_to(&page, "Groups");
+        let remove = || {
+            page.find(("button", "Edit design")).click();
+            page.find(("button", "Remove")).click();
+            page.find(("textbox", "Type design to confirm.")).fill("design");
+            page.press("Enter");
+        };
+        remove();
+        page.wait_until("document.querySelector('dialog form > .fault').textContent !== ''");
+        page.press("Escape");
+        go_to(&page, "Members");
+        page.find(("button", "Edit ada")).click();
+        page.find(("combobox", "Group")).choose("None");
+        page.find(("button", "Save")).click();
+        page.wait_until(NO_DIALOG);
+        go_to(&page, "Groups");
+        remove();
+        page.wait_for_text("No groups yet.");
+    }
+
+    #[test]
+    fn table_of_members_fits_the_page_at_1200_pixels() {
+        let gate = Gate::start_for_members_with(&[(
+            "TOLLGATE_BUDGET__CALLER",
+            "{ day = \"5.00\", month = \"120.00\" }",
+        )]);
+        let ada = gate.member(&["add", "ada", "--role", "admin"]);
+        gate.run(&["group", "add", "design-and-marketing", "--budget", "50.00/month"]);
+        let budgets =
+            ["--budget", "1234.50/day", "--budget", "3000.00/week", "--budget", "9000.00/month"];
+        gate.member(
+            &[
+                &["add", "maximilian.von-mustermann", "--group", "design-and-marketing"],
+                &budgets[..],
+            ]
+            .concat(),
+        );
+        gate.member(&[
+            "update",
+            "maximilian.von-mustermann",
+            "--extra",
+            "25.00",
+            "--until",
+            "2199-11-30",
+        ]);
+        gate.member(&["add", "eve"]);
+        gate.member(&["revoke", "eve"]);
+        let page = admin_at(&gate, &ada, "Members");
+        for width in [1200, 1440] {
+            page.resize(width, 800);
+            let table = "(({ scrollWidth, clientWidth }) => scrollWidth - clientWidth)(document.querySelector('#admin-panel .table'))";
+            assert_eq!(page.evaluate(table), 0, "{width}");
+        }
+    }
 }

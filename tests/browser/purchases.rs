@@ -123,31 +123,6 @@ fn reload_during_a_purchase_costs_one_charge() {
 }
 
 #[test]
-fn key_of_another_ledger_is_resent_only_after_warning_and_confirmation() {
-    let gate = Gate::start();
-    let page = open(&gate);
-    lose_the_first_answer(&gate, &page, Tamper::Refuse);
-    page.find(ASK);
-    page.stop_tampering();
-    let price_list =
-        r#"{"replay":{"chat_seconds":86400,"video_seconds":604800,"ledger":"another"}}"#;
-    page.tamper(
-        "*/bff/catalog",
-        Tamper::Answer(200, vec![("Content-Type", "application/json")], price_list),
-    );
-    let posts = page.times_asked(&format!("POST {}/api/v1/chat", gate.origin));
-    page.find(ASK).click();
-    page.wait_for_text("you may pay twice");
-    assert_eq!(page.times_asked(&format!("POST {}/api/v1/chat", gate.origin)), posts);
-    // A server that has another ledger takes no purchase for this one.
-    page.stop_tampering();
-    page.find(("button", "Send it again · $0.006")).click();
-    assert_eq!(page.times_asked(&format!("POST {}/api/v1/chat", gate.origin)), posts);
-    page.find(("button", "Really? You may pay $0.006 twice")).click();
-    page.wait_until(&format!("{SPENT} === '{PRICE_OF_ONE}'"));
-}
-
-#[test]
 fn open_video_is_resumed_only_if_sent_and_never_bought_again() {
     for (state, ledger, says, posts) in [
         ("intent", "replay.ledger", "The page was closed before this was sent", 0),
@@ -257,31 +232,6 @@ fn left_open(state: &str, ledger: &str) -> String {
     )
 }
 
-#[test]
-fn conversation_shared_by_two_tabs_shows_all_turns_in_both() {
-    let gate = Gate::start();
-    let first = open(&gate);
-    first.find(MESSAGE).fill("one");
-    first.press("Enter");
-    first.wait_until(&answers(1));
-    let mut second = first.another_tab(&gate.origin);
-    second.expect_errors(&["Failed to load resource"]);
-    second.goto(&gate.origin);
-    second.wait_until(&answers(1));
-    second.find(MESSAGE).fill("sandbox:slow two");
-    second.press("Enter");
-    first.wait_for_text("Another tab is waiting for this answer");
-    first.wait_until(&answers(2));
-    first.find(MESSAGE).fill("three");
-    first.press("Enter");
-    second.wait_until(&answers(3));
-    second.reload();
-    second.wait_until(&answers(3));
-    first.reload();
-    first.wait_until(&answers(3));
-    assert_eq!(gate.sold(), 3);
-}
-
 fn answers(count: usize) -> String {
     format!("document.querySelectorAll('#turns .prose').length === {count}")
 }
@@ -293,17 +243,71 @@ fn markdown_becomes_elements_without_parsing_markup() {
     assert_eq!(page.evaluate(MARKDOWN), serde_json::json!([]));
 }
 
-#[test]
-fn bad_answers_are_rendered_in_linear_time_and_in_steps() {
-    let gate = Gate::start();
-    let page = open(&gate);
-    let count = page.evaluate(SLOW_ANSWERS).as_u64().unwrap();
-    assert!(count > 200, "{count} checks");
-    let faults: Vec<_> = (0..count)
-        .flat_map(|number| {
-            let faults = page.evaluate(&format!("checks[{number}]()"));
-            faults.as_array().cloned().unwrap()
-        })
-        .collect();
-    assert!(faults.is_empty(), "{faults:#?}");
+mod long {
+    use super::*;
+
+    #[test]
+    fn conversation_shared_by_two_tabs_shows_all_turns_in_both() {
+        let gate = Gate::start();
+        let first = open(&gate);
+        first.find(MESSAGE).fill("one");
+        first.press("Enter");
+        first.wait_until(&answers(1));
+        let mut second = first.another_tab(&gate.origin);
+        second.expect_errors(&["Failed to load resource"]);
+        second.goto(&gate.origin);
+        second.wait_until(&answers(1));
+        second.find(MESSAGE).fill("sandbox:slow two");
+        second.press("Enter");
+        first.wait_for_text("Another tab is waiting for this answer");
+        first.wait_until(&answers(2));
+        first.find(MESSAGE).fill("three");
+        first.press("Enter");
+        second.wait_until(&answers(3));
+        second.reload();
+        second.wait_until(&answers(3));
+        first.reload();
+        first.wait_until(&answers(3));
+        assert_eq!(gate.sold(), 3);
+    }
+
+    #[test]
+    fn key_of_another_ledger_is_resent_only_after_warning_and_confirmation() {
+        let gate = Gate::start();
+        let page = open(&gate);
+        lose_the_first_answer(&gate, &page, Tamper::Refuse);
+        page.find(ASK);
+        page.stop_tampering();
+        let price_list =
+            r#"{"replay":{"chat_seconds":86400,"video_seconds":604800,"ledger":"another"}}"#;
+        page.tamper(
+            "*/bff/catalog",
+            Tamper::Answer(200, vec![("Content-Type", "application/json")], price_list),
+        );
+        let posts = page.times_asked(&format!("POST {}/api/v1/chat", gate.origin));
+        page.find(ASK).click();
+        page.wait_for_text("you may pay twice");
+        assert_eq!(page.times_asked(&format!("POST {}/api/v1/chat", gate.origin)), posts);
+        // A server that has another ledger takes no purchase for this one.
+        page.stop_tampering();
+        page.find(("button", "Send it again · $0.006")).click();
+        assert_eq!(page.times_asked(&format!("POST {}/api/v1/chat", gate.origin)), posts);
+        page.find(("button", "Really? You may pay $0.006 twice")).click();
+        page.wait_until(&format!("{SPENT} === '{PRICE_OF_ONE}'"));
+    }
+
+    #[test]
+    fn bad_answers_are_rendered_in_linear_time_and_in_steps() {
+        let gate = Gate::start();
+        let page = open(&gate);
+        let count = page.evaluate(SLOW_ANSWERS).as_u64().unwrap();
+        assert!(count > 200, "{count} checks");
+        let faults: Vec<_> = (0..count)
+            .flat_map(|number| {
+                let faults = page.evaluate(&format!("checks[{number}]()"));
+                faults.as_array().cloned().unwrap()
+            })
+            .collect();
+        assert!(faults.is_empty(), "{faults:#?}");
+    }
 }

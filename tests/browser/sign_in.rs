@@ -282,89 +282,95 @@ fn admin_view_shows_all_spending_to_admins_only() {
     assert!(saved.contains("member:ann"), "{saved}");
 }
 
-#[test]
-fn command_that_the_page_names_settles_an_unknown_outcome_of_the_sandbox() {
-    let gate = Gate::start_for_members();
-    let page = furnished(&gate);
-    go_to_admin(&page);
-    let command = page.evaluate("document.querySelector('#admin-panel .problem code').textContent");
-    let id = page
-        .evaluate("document.querySelector('#admin-panel .problem tbody tr').cells[4].textContent");
-    let [command, id] = [&command, &id].map(|text| text.as_str().expect("a text"));
-    let command = command.replace("ID", id);
-    let words: Vec<_> = command.split(' ').collect();
-    assert_eq!(words[0], "tollgate");
-    let said = gate.run(&words[1..]);
-    assert!(said.starts_with("charged ") && said.contains(id), "{said}");
-    page.reload();
-    page.wait_until("document.querySelector('#admin-panel .figures') !== null");
-    assert_eq!(page.evaluate("document.querySelector('#admin-panel .problem')"), json!(null));
-}
+mod long {
+    use super::*;
 
-#[test]
-fn admin_finds_and_sorts_members_and_goes_through_the_tabs_by_keyboard() {
-    let gate = Gate::start_for_members();
-    let page = furnished(&gate);
-    go_to_admin(&page);
-    page.find(("tab", "Overview")).click();
-    page.press("ArrowRight");
-    page.wait_until("document.activeElement.id === 'admin-tab-members'");
-    page.wait_for_text("of $1.00");
-    let names = "[...document.querySelectorAll('#admin-panel tbody tr')].map((row) => row.cells[0].textContent).join()";
-    assert_eq!(page.evaluate(names), "ada,ann");
-    page.find(("button", "Name")).click();
-    page.find(("button", "Name")).click();
-    page.wait_until(&format!("{names} === 'ann,ada'"));
-    page.find(("searchbox", "Search members")).fill("member");
-    page.wait_until(&format!("{names} === 'ann'"));
-    page.wait_until("document.getElementById('status').textContent === '1 of 2 members'");
-    page.find(("searchbox", "Search members")).fill("nobody");
-    page.wait_for_text("No members match.");
-    // On a phone each member is a card that is not wider than the screen.
-    page.evaluate("(() => { const field = document.querySelector('.find input'); field.value = ''; field.dispatchEvent(new Event('input')); })()");
-    page.wait_until(&format!("{names} === 'ada,ann'"));
-    page.resize(390, 844);
-    let hidden = "(({ scrollWidth, clientWidth }) => scrollWidth - clientWidth)(document.querySelector('#admin-panel .table'))";
-    assert_eq!(page.evaluate(hidden), 0);
-    let hidden = "(({ scrollWidth, clientWidth }) => scrollWidth - clientWidth)(document.querySelector('.tabs'))";
-    assert_eq!(page.evaluate(hidden), 0, "no tab is cut");
-}
-
-#[test]
-fn sign_in_and_admin_views_pass_axe_and_fit_320_pixels() {
-    let gate = Gate::start_for_members();
-    let look = |page: &Page, name: &str| {
-        for (width, height) in [(1280, 800), (320, 640)] {
-            page.resize(width, height);
-            for colours in [LIGHT, DARK] {
-                page.prefer(&[colours, ("prefers-reduced-motion", "reduce")]);
-                assert_eq!(page.evaluate(VIOLATIONS), "", "{name} {colours:?} {width}");
-            }
-            let fits = "document.documentElement.scrollWidth <= innerWidth";
-            assert_eq!(page.evaluate(fits), true, "{name} {width}");
-        }
-    };
-    let page = open(&gate);
-    load_axe(&page);
-    look(&page, "sign-in");
-    page.press("Enter");
-    page.wait_for_text("Paste your token first.");
-    look(&page, "sign-in with a fault");
-    let page = furnished(&gate);
-    load_axe(&page);
-    go_to_admin(&page);
-    for tab in ["Overview", "Members", "Groups", "Videos", "Account", "Audit"] {
-        page.find(("tab", tab)).click();
-        look(&page, &format!("admin, {tab}"));
+    #[test]
+    fn admin_finds_and_sorts_members_and_goes_through_the_tabs_by_keyboard() {
+        let gate = Gate::start_for_members();
+        let page = furnished(&gate);
+        go_to_admin(&page);
+        page.find(("tab", "Overview")).click();
+        page.press("ArrowRight");
+        page.wait_until("document.activeElement.id === 'admin-tab-members'");
+        page.wait_for_text("of $1.00");
+        let names = "[...document.querySelectorAll('#admin-panel tbody tr')].map((row) => row.cells[0].textContent).join()";
+        assert_eq!(page.evaluate(names), "ada,ann");
+        page.find(("button", "Name")).click();
+        page.find(("button", "Name")).click();
+        page.wait_until(&format!("{names} === 'ann,ada'"));
+        page.find(("searchbox", "Search members")).fill("member");
+        page.wait_until(&format!("{names} === 'ann'"));
+        page.wait_until("document.getElementById('status').textContent === '1 of 2 members'");
+        page.find(("searchbox", "Search members")).fill("nobody");
+        page.wait_for_text("No members match.");
+        // On a phone each member is a card that is not wider than the screen.
+        page.evaluate("(() => { const field = document.querySelector('.find input'); field.value = ''; field.dispatchEvent(new Event('input')); })()");
+        page.wait_until(&format!("{names} === 'ada,ann'"));
+        page.resize(390, 844);
+        let hidden = "(({ scrollWidth, clientWidth }) => scrollWidth - clientWidth)(document.querySelector('#admin-panel .table'))";
+        assert_eq!(page.evaluate(hidden), 0);
+        let hidden = "(({ scrollWidth, clientWidth }) => scrollWidth - clientWidth)(document.querySelector('.tabs'))";
+        assert_eq!(page.evaluate(hidden), 0, "no tab is cut");
     }
-}
 
-/// As those of the other views.
-#[test]
-fn screenshots_of_sign_in_and_admin_views_are_taken() {
-    let gate = Gate::start_for_members();
-    let page = open(&gate);
-    picture(&page, &["signed-out"], |_| ());
-    let page = furnished(&gate);
-    picture(&page, &["admin"], |_| go_to_admin(&page));
+    #[test]
+    fn command_that_the_page_names_settles_an_unknown_outcome_of_the_sandbox() {
+        let gate = Gate::start_for_members();
+        let page = furnished(&gate);
+        go_to_admin(&page);
+        let command =
+            page.evaluate("document.querySelector('#admin-panel .problem code').textContent");
+        let id = page.evaluate(
+            "document.querySelector('#admin-panel .problem tbody tr').cells[4].textContent",
+        );
+        let [command, id] = [&command, &id].map(|text| text.as_str().expect("a text"));
+        let command = command.replace("ID", id);
+        let words: Vec<_> = command.split(' ').collect();
+        assert_eq!(words[0], "tollgate");
+        let said = gate.run(&words[1..]);
+        assert!(said.starts_with("charged ") && said.contains(id), "{said}");
+        page.reload();
+        page.wait_until("document.querySelector('#admin-panel .figures') !== null");
+        assert_eq!(page.evaluate("document.querySelector('#admin-panel .problem')"), json!(null));
+    }
+
+    /// As those of the other views.
+    #[test]
+    fn screenshots_of_sign_in_and_admin_views_are_taken() {
+        let gate = Gate::start_for_members();
+        let page = open(&gate);
+        picture(&page, &["signed-out"], |_| ());
+        let page = furnished(&gate);
+        picture(&page, &["admin"], |_| go_to_admin(&page));
+    }
+
+    #[test]
+    fn sign_in_and_admin_views_pass_axe_and_fit_320_pixels() {
+        let gate = Gate::start_for_members();
+        let look = |page: &Page, name: &str| {
+            for (width, height) in [(1280, 800), (320, 640)] {
+                page.resize(width, height);
+                for colours in [LIGHT, DARK] {
+                    page.prefer(&[colours, ("prefers-reduced-motion", "reduce")]);
+                    assert_eq!(page.evaluate(VIOLATIONS), "", "{name} {colours:?} {width}");
+                }
+                let fits = "document.documentElement.scrollWidth <= innerWidth";
+                assert_eq!(page.evaluate(fits), true, "{name} {width}");
+            }
+        };
+        let page = open(&gate);
+        load_axe(&page);
+        look(&page, "sign-in");
+        page.press("Enter");
+        page.wait_for_text("Paste your token first.");
+        look(&page, "sign-in with a fault");
+        let page = furnished(&gate);
+        load_axe(&page);
+        go_to_admin(&page);
+        for tab in ["Overview", "Members", "Groups", "Videos", "Account", "Audit"] {
+            page.find(("tab", tab)).click();
+            look(&page, &format!("admin, {tab}"));
+        }
+    }
 }

@@ -214,36 +214,6 @@ fn url_prefills_the_video_form_without_ordering() {
 }
 
 #[test]
-fn model_sheet_shows_price_lengths_needs_and_the_time_learnt_here() {
-    let gate = Gate::start();
-    let page = open(&gate);
-    order(&page, "A lighthouse");
-    page.wait_for_text("made in 0:");
-    page.find(("button", "Model: video-a-2")).click();
-    let card = |id: &str| {
-        let text =
-            page.evaluate(&format!("document.querySelector('[data-model=\"{id}\"]').innerText"));
-        text.as_str().expect("a text").to_owned()
-    };
-    page.find(("combobox", "Search models"));
-    let learnt = card("video-a-2");
-    assert!(learnt.contains("$3.00") && learnt.contains("5 to 15 s · usually 0:"), "{learnt}");
-    let picture = card("video-e-gen4-turbo");
-    assert!(picture.contains("needs a starting picture"), "{picture}");
-    assert!(card("video-d-3.1").contains("$5.00") && card("video-d-3.1").contains("4, 6 or 8 s"));
-    crate::appearance::load_axe(&page);
-    for (width, height) in [(1280, 800), (390, 844)] {
-        page.resize(width, height);
-        assert_eq!(page.evaluate(crate::appearance::VIOLATIONS), "", "{width}");
-    }
-    page.resize(1280, 800);
-    page.find(("combobox", "Search models")).fill("best quality");
-    page.press("Enter");
-    page.find(("button", "Generate · $5.00"));
-    page.wait_until("document.activeElement.id === 'video-model'");
-}
-
-#[test]
 fn prompt_help_adds_its_words_to_the_prompt() {
     let gate = Gate::start();
     let page = open(&gate);
@@ -286,4 +256,40 @@ fn video_view_without_videos_loads_nothing_but_its_form() {
     page.find(PROMPT).click();
     page.wait_until(&format!("{loaded}.includes('orders') && {loaded}.includes('jobs')"));
     assert_eq!(page.evaluate(&format!("/lightbox|tools/.test({loaded})")), false);
+}
+
+mod long {
+    use super::*;
+
+    #[test]
+    fn model_sheet_shows_price_lengths_needs_and_the_time_learnt_here() {
+        let gate = Gate::start();
+        let page = open(&gate);
+        order(&page, "A lighthouse");
+        page.wait_for_text("made in 0:");
+        page.find(("button", "Model: video-a-2")).click();
+        let card = |id: &str| {
+            let text = page
+                .evaluate(&format!("document.querySelector('[data-model=\"{id}\"]').innerText"));
+            text.as_str().expect("a text").to_owned()
+        };
+        page.find(("combobox", "Search models"));
+        let learnt = card("video-a-2");
+        assert!(learnt.contains("$3.00") && learnt.contains("5 to 15 s · usually 0:"), "{learnt}");
+        let picture = card("video-e-gen4-turbo");
+        assert!(picture.contains("needs a starting picture"), "{picture}");
+        assert!(
+            card("video-d-3.1").contains("$5.00") && card("video-d-3.1").contains("4, 6 or 8 s")
+        );
+        crate::appearance::load_axe(&page);
+        for (width, height) in [(1280, 800), (390, 844)] {
+            page.resize(width, height);
+            assert_eq!(page.evaluate(crate::appearance::VIOLATIONS), "", "{width}");
+        }
+        page.resize(1280, 800);
+        page.find(("combobox", "Search models")).fill("best quality");
+        page.press("Enter");
+        page.find(("button", "Generate · $5.00"));
+        page.wait_until("document.activeElement.id === 'video-model'");
+    }
 }

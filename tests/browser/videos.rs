@@ -99,53 +99,6 @@ fn connection_killed_after_the_order_costs_one_charge() {
 }
 
 #[test]
-fn unknown_outcome_is_settled_later_into_a_video() {
-    let gate = Gate::start();
-    let page = open(&gate);
-    page.tamper("*/api/v1/video", Tamper::LoseReply);
-    order(&page, "A lighthouse");
-    page.find(ASK);
-    page.wait_for_text("Outcome unknown");
-    page.wait_for_text("May be charged");
-    page.wait_for_text("Do not order it again yet.");
-    assert_eq!(gate.sold(), 1);
-    page.screenshot("video-unknown");
-    page.stop_tampering();
-    page.reload();
-    page.wait_until(IS_READY);
-    assert!(!page.shows(ASK));
-    page.wait_until(&format!("{SPENT} === '$3.00'"));
-    assert_eq!(gate.sold(), 1);
-}
-
-#[test]
-fn stopped_order_says_that_it_may_be_charged() {
-    let gate = Gate::start();
-    let page = open(&gate);
-    order(&page, "sandbox:slow a lighthouse");
-    page.find(("button", "Stop waiting")).click();
-    page.wait_for_text("It cannot be cancelled and may be charged");
-    page.wait_until(IS_READY);
-    assert_eq!(gate.sold(), 1);
-}
-
-#[test]
-fn failed_video_shows_its_reason_and_cost() {
-    let gate = Gate::start();
-    let page = open(&gate);
-    order(&page, "sandbox:fail a lighthouse");
-    page.wait_for_text("The video could not be made (“failed”).");
-    page.wait_for_text("The AI gateway says: the prompt asked the sandbox to fail");
-    page.wait_for_text("$3.00 was charged when it was ordered.");
-    page.find(REMOVE).click();
-    page.find(REALLY).click();
-    page.wait_for_text("No videos yet.");
-    assert_eq!(page.evaluate("document.activeElement.id"), "video-heading");
-    page.reload();
-    page.wait_for_text("No videos yet.");
-}
-
-#[test]
 fn refused_order_is_explained_and_free() {
     let gate = Gate::start_with(&[LONG, ("TOLLGATE_BUDGET__CALLER", "{ day = \"4.00\" }")]);
     let page = open(&gate);
@@ -199,25 +152,6 @@ fn result_that_is_no_url_is_never_requested_from_this_host() {
 }
 
 #[test]
-fn refused_event_stream_falls_back_to_slow_polling() {
-    let gate = Gate::start();
-    let page = open(&gate);
-    let refused = "retry: 1\n\nevent: problem\ndata: {\"title\":\"Too many\",\"status\":429,\"code\":\"rate_limited\",\"charged\":\"no\"}\n\n";
-    page.tamper("*/bff/events*", Tamper::Answer(200, vec![EVENTS], refused));
-    order(&page, "A lighthouse");
-    page.wait_until(IS_READY);
-    let id = page
-        .evaluate("new URL(document.querySelector('video').src).searchParams.get('request_id')");
-    let id = id.as_str().expect("an id");
-    let asked = |path| page.times_asked(&format!("GET {}{path}?request_id={id}", gate.origin));
-    assert_eq!(asked("/bff/events"), 1);
-    let looks = asked("/api/v1/video/status");
-    assert!(looks >= 1);
-    // A machine that is slow needs more looks; all of them come with a growing pause.
-    assert!(looks < 20, "{looks} looks at a job of two seconds");
-}
-
-#[test]
 fn job_finished_while_offline_is_found_when_back_online() {
     let gate = Gate::start_with(&[SEEN]);
     let page = open(&gate);
@@ -230,72 +164,6 @@ fn job_finished_while_offline_is_found_when_back_online() {
     page.wait_until(IS_READY);
     page.wait_until("document.getElementById('jobs-connection').textContent === ''");
     assert_eq!(gate.sold(), 1);
-}
-
-#[test]
-fn unreachable_service_is_shown_and_jobs_resume_afterwards() {
-    let gate = Gate::start();
-    let page = open(&gate);
-    page.tamper("*/bff/events*", Tamper::Refuse);
-    page.tamper("*/api/v1/video/status*", Tamper::Refuse);
-    order(&page, "A lighthouse");
-    page.wait_for_text("The service cannot be reached. Videos are still being made");
-    page.stop_tampering();
-    page.wait_until(IS_READY);
-    page.wait_until("document.getElementById('jobs-connection').textContent === ''");
-}
-
-#[test]
-fn order_lost_with_the_network_is_settled_when_it_returns() {
-    let gate = Gate::start();
-    let page = open(&gate);
-    page.tamper("*/api/v1/video", Tamper::LoseReply);
-    order(&page, "A lighthouse");
-    page.find(ASK);
-    page.offline(true);
-    page.stop_tampering();
-    page.offline(false);
-    page.wait_until(IS_READY);
-    assert_eq!(page.evaluate("document.querySelectorAll('#jobs > li').length"), 1);
-    assert_eq!(gate.sold(), 1);
-}
-
-#[test]
-fn page_title_announces_a_finished_video_until_seen() {
-    let gate = Gate::start_with(&[SEEN]);
-    let page = open(&gate);
-    order(&page, "A lighthouse");
-    page.find(("progressbar", "Progress…"));
-    page.find(TO_CHAT).click();
-    page.wait_until("document.title.startsWith('(1) Chat')");
-    page.find(TO_VIDEO).click();
-    page.wait_until("document.title.startsWith('Video')");
-}
-
-#[test]
-fn notification_appears_only_after_opting_in() {
-    let gate = Gate::start_with(&[SEEN]);
-    let page = Page::new(&gate.origin);
-    // What a browser asks the person cannot be answered here: this stands for its dialog.
-    let stand_in = "globalThis.asked = 0; globalThis.told = [];
-        globalThis.Notification = class extends EventTarget {
-            static permission = 'default';
-            static async requestPermission() { asked += 1; return Notification.permission = 'granted'; }
-            constructor(title, { body }) { super(); told.push(`${title} ${body}`); }
-        };";
-    page.call("Page.addScriptToEvaluateOnNewDocument", json!({"source": stand_in}));
-    page.goto(&format!("{}/#video", gate.origin));
-    order(&page, "One");
-    page.wait_until("document.querySelectorAll('video').length === 1");
-    assert_eq!(page.evaluate("asked"), 0);
-    page.find(("button", "Notify me when one is finished")).click();
-    page.wait_until("document.getElementById('jobs-notify').ariaPressed === 'true'");
-    assert_eq!(page.evaluate("asked"), 1);
-    order(&page, "Two");
-    page.wait_until("document.querySelectorAll('progress').length === 1");
-    page.find(TO_CHAT).click();
-    page.wait_until("told.length === 1");
-    assert_eq!(page.evaluate("told[0]"), "A video is finished. Two");
 }
 
 #[test]
@@ -337,30 +205,6 @@ fn pending_video_says_how_long_it_will_take_by_the_price_list() {
     );
     page.wait_for_text("1 being made · about 0:");
     page.wait_for_text("About 0:40, according to the price list.");
-}
-
-#[test]
-fn video_is_not_bought_if_it_cannot_be_stored() {
-    let gate = Gate::start();
-    let page = open(&gate);
-    let quota = |bytes: Option<u32>| {
-        let mut limit = json!({"origin": gate.origin});
-        if let Some(bytes) = bytes {
-            limit["quotaSize"] = json!(bytes);
-        }
-        page.call("Storage.overrideQuotaForOrigin", limit);
-    };
-    quota(Some(1));
-    order(&page, "A lighthouse");
-    page.wait_for_text("This browser cannot save anything right now");
-    page.wait_for_text("Not charged");
-    assert_eq!(page.times_asked(&format!("POST {}/api/v1/video", gate.origin)), 0);
-    assert_eq!(gate.sold(), 0);
-    quota(None);
-    page.find(("button", "Try again · $3.00")).click();
-    page.find(CONFIRM).click();
-    page.wait_until(IS_READY);
-    assert_eq!(gate.sold(), 1);
 }
 
 /// Presses both buttons of a removal just after all videos were asked for, as the person may.
@@ -444,37 +288,198 @@ fn moved_video_keeps_its_armed_confirm_button() {
     page.wait_for_text("Finished");
 }
 
-#[test]
-fn forty_videos_are_paged_searched_filtered_and_fit_320_pixels() {
-    let gate = Gate::start();
-    let page = open(&gate);
-    page.resize(320, 640);
-    let jobs = (0..40).map(|nth| {
-        let prompt = if nth == 25 { "A fox in the snow" } else { "A lighthouse with a_very_long_word_that_has_no_place_to_break_anywhere" };
-        let status = if nth % 10 == 0 { "failed" } else { "completed" };
-        json!({"id": format!("vid_{nth}"), "at": 1_700_000_000_000_u64 + nth, "body": {"status": status, "video_url": "https://media.example/x.mp4"},
-            "payload": {"prompt": prompt, "model": "video-b", "duration": 5}})
-    });
-    keep_jobs(&page, &jobs.collect());
-    let shown =
-        "[...document.querySelectorAll('#jobs > li')].filter((item) => !item.hidden).length";
-    page.wait_until(&format!("{shown} === 24"));
-    assert_eq!(
-        page.evaluate(
-            "document.documentElement.scrollWidth - document.documentElement.clientWidth"
-        ),
-        0
-    );
-    page.find(("button", "Show 16 more")).click();
-    page.wait_until(&format!("{shown} === 40"));
-    page.find(("searchbox", "Search your videos")).fill("SNOW fox");
-    page.wait_until(&format!("{shown} === 1"));
-    page.wait_for_text("1 of 40");
-    page.find(("searchbox", "Search your videos")).fill(" nowhere");
-    page.wait_for_text("No videos match.");
-    page.evaluate("document.getElementById('jobs-search').value = ''");
-    page.find(("combobox", "Show")).choose("Needs attention");
-    page.wait_until(&format!("{shown} === 4"));
-    page.find(("link", "Skip to content"));
-    page.screenshot("video-forty");
+mod long {
+    use super::*;
+
+    #[test]
+    fn failed_video_shows_its_reason_and_cost() {
+        let gate = Gate::start();
+        let page = open(&gate);
+        order(&page, "sandbox:fail a lighthouse");
+        page.wait_for_text("The video could not be made (“failed”).");
+        page.wait_for_text("The AI gateway says: the prompt asked the sandbox to fail");
+        page.wait_for_text("$3.00 was charged when it was ordered.");
+        page.find(REMOVE).click();
+        page.find(REALLY).click();
+        page.wait_for_text("No videos yet.");
+        assert_eq!(page.evaluate("document.activeElement.id"), "video-heading");
+        page.reload();
+        page.wait_for_text("No videos yet.");
+    }
+
+    #[test]
+    fn forty_videos_are_paged_searched_filtered_and_fit_320_pixels() {
+        let gate = Gate::start();
+        let page = open(&gate);
+        page.resize(320, 640);
+        let jobs = (0..40).map(|nth| {
+            let prompt = if nth == 25 { "A fox in the snow" } else { "A lighthouse with a_very_long_word_that_has_no_place_to_break_anywhere" };
+            let status = if nth % 10 == 0 { "failed" } else { "completed" };
+            json!({"id": format!("vid_{nth}"), "at": 1_700_000_000_000_u64 + nth, "body": {"status": status, "video_url": "https://media.example/x.mp4"},
+                "payload": {"prompt": prompt, "model": "video-b", "duration": 5}})
+        });
+        keep_jobs(&page, &jobs.collect());
+        let shown =
+            "[...document.querySelectorAll('#jobs > li')].filter((item) => !item.hidden).length";
+        page.wait_until(&format!("{shown} === 24"));
+        assert_eq!(
+            page.evaluate(
+                "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+            ),
+            0
+        );
+        page.find(("button", "Show 16 more")).click();
+        page.wait_until(&format!("{shown} === 40"));
+        page.find(("searchbox", "Search your videos")).fill("SNOW fox");
+        page.wait_until(&format!("{shown} === 1"));
+        page.wait_for_text("1 of 40");
+        page.find(("searchbox", "Search your videos")).fill(" nowhere");
+        page.wait_for_text("No videos match.");
+        page.evaluate("document.getElementById('jobs-search').value = ''");
+        page.find(("combobox", "Show")).choose("Needs attention");
+        page.wait_until(&format!("{shown} === 4"));
+        page.find(("link", "Skip to content"));
+        page.screenshot("video-forty");
+    }
+
+    #[test]
+    fn notification_appears_only_after_opting_in() {
+        let gate = Gate::start_with(&[SEEN]);
+        let page = Page::new(&gate.origin);
+        // What a browser asks the person cannot be answered here: this stands for its dialog.
+        let stand_in = "globalThis.asked = 0; globalThis.told = [];
+            globalThis.Notification = class extends EventTarget {
+                static permission = 'default';
+                static async requestPermission() { asked += 1; return Notification.permission = 'granted'; }
+                constructor(title, { body }) { super(); told.push(`${title} ${body}`); }
+            };";
+        page.call("Page.addScriptToEvaluateOnNewDocument", json!({"source": stand_in}));
+        page.goto(&format!("{}/#video", gate.origin));
+        order(&page, "One");
+        page.wait_until("document.querySelectorAll('video').length === 1");
+        assert_eq!(page.evaluate("asked"), 0);
+        page.find(("button", "Notify me when one is finished")).click();
+        page.wait_until("document.getElementById('jobs-notify').ariaPressed === 'true'");
+        assert_eq!(page.evaluate("asked"), 1);
+        order(&page, "Two");
+        page.wait_until("document.querySelectorAll('progress').length === 1");
+        page.find(TO_CHAT).click();
+        page.wait_until("told.length === 1");
+        assert_eq!(page.evaluate("told[0]"), "A video is finished. Two");
+    }
+
+    #[test]
+    fn order_lost_with_the_network_is_settled_when_it_returns() {
+        let gate = Gate::start();
+        let page = open(&gate);
+        page.tamper("*/api/v1/video", Tamper::LoseReply);
+        order(&page, "A lighthouse");
+        page.find(ASK);
+        page.offline(true);
+        page.stop_tampering();
+        page.offline(false);
+        page.wait_until(IS_READY);
+        assert_eq!(page.evaluate("document.querySelectorAll('#jobs > li').length"), 1);
+        assert_eq!(gate.sold(), 1);
+    }
+
+    #[test]
+    fn page_title_announces_a_finished_video_until_seen() {
+        let gate = Gate::start_with(&[SEEN]);
+        let page = open(&gate);
+        order(&page, "A lighthouse");
+        page.find(("progressbar", "Progress…"));
+        page.find(TO_CHAT).click();
+        page.wait_until("document.title.startsWith('(1) Chat')");
+        page.find(TO_VIDEO).click();
+        page.wait_until("document.title.startsWith('Video')");
+    }
+
+    #[test]
+    fn refused_event_stream_falls_back_to_slow_polling() {
+        let gate = Gate::start();
+        let page = open(&gate);
+        let refused = "retry: 1\n\nevent: problem\ndata: {\"title\":\"Too many\",\"status\":429,\"code\":\"rate_limited\",\"charged\":\"no\"}\n\n";
+        page.tamper("*/bff/events*", Tamper::Answer(200, vec![EVENTS], refused));
+        order(&page, "A lighthouse");
+        page.wait_until(IS_READY);
+        let id = page.evaluate(
+            "new URL(document.querySelector('video').src).searchParams.get('request_id')",
+        );
+        let id = id.as_str().expect("an id");
+        let asked = |path| page.times_asked(&format!("GET {}{path}?request_id={id}", gate.origin));
+        assert_eq!(asked("/bff/events"), 1);
+        let looks = asked("/api/v1/video/status");
+        assert!(looks >= 1);
+        // A machine that is slow needs more looks; all of them come with a growing pause.
+        assert!(looks < 20, "{looks} looks at a job of two seconds");
+    }
+
+    #[test]
+    fn stopped_order_says_that_it_may_be_charged() {
+        let gate = Gate::start();
+        let page = open(&gate);
+        order(&page, "sandbox:slow a lighthouse");
+        page.find(("button", "Stop waiting")).click();
+        page.wait_for_text("It cannot be cancelled and may be charged");
+        page.wait_until(IS_READY);
+        assert_eq!(gate.sold(), 1);
+    }
+
+    #[test]
+    fn unknown_outcome_is_settled_later_into_a_video() {
+        let gate = Gate::start();
+        let page = open(&gate);
+        page.tamper("*/api/v1/video", Tamper::LoseReply);
+        order(&page, "A lighthouse");
+        page.find(ASK);
+        page.wait_for_text("Outcome unknown");
+        page.wait_for_text("May be charged");
+        page.wait_for_text("Do not order it again yet.");
+        assert_eq!(gate.sold(), 1);
+        page.screenshot("video-unknown");
+        page.stop_tampering();
+        page.reload();
+        page.wait_until(IS_READY);
+        assert!(!page.shows(ASK));
+        page.wait_until(&format!("{SPENT} === '$3.00'"));
+        assert_eq!(gate.sold(), 1);
+    }
+
+    #[test]
+    fn unreachable_service_is_shown_and_jobs_resume_afterwards() {
+        let gate = Gate::start();
+        let page = open(&gate);
+        page.tamper("*/bff/events*", Tamper::Refuse);
+        page.tamper("*/api/v1/video/status*", Tamper::Refuse);
+        order(&page, "A lighthouse");
+        page.wait_for_text("The service cannot be reached. Videos are still being made");
+        page.stop_tampering();
+        page.wait_until(IS_READY);
+        page.wait_until("document.getElementById('jobs-connection').textContent === ''");
+    }
+
+    #[test]
+    fn video_is_not_bought_if_it_cannot_be_stored() {
+        let gate = Gate::start();
+        let page = open(&gate);
+        let quota = |bytes: Option<u32>| {
+            let mut limit = json!({"origin": gate.origin});
+            if let Some(bytes) = bytes {
+                limit["quotaSize"] = json!(bytes);
+            }
+            page.call("Storage.overrideQuotaForOrigin", limit);
+        };
+        quota(Some(1));
+        order(&page, "A lighthouse");
+        page.wait_for_text("This browser cannot save anything right now");
+        page.wait_for_text("Not charged");
+        assert_eq!(page.times_asked(&format!("POST {}/api/v1/video", gate.origin)), 0);
+        assert_eq!(gate.sold(), 0);
+        quota(None);
+        page.find(("button", "Try again · $3.00")).click();
+        page.find(CONFIRM).click();
+        page.wait_until(IS_READY);
+        assert_eq!(gate.sold(), 1);
+    }
 }
