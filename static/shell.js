@@ -179,7 +179,7 @@ function begin(name) {
 /** Returns `member:ann`, or '' in open mode, where an address does not identify a person. */
 const ownerOf = ({ caller }) => (caller.name ? `${caller.kind}:${caller.name}` : '');
 
-/** Shows the sign-in form instead of the views until a member has signed in. The views keep their state. */
+/** Shows the sign-in form instead of the views, which keep their state. */
 function signIn(why = '') {
   // The application that embeds tollgate signs people in.
   if (catalog.access === 'host') {
@@ -377,7 +377,7 @@ function tightest() {
   ].sort((one, other) => one.left - other.left)[0] ?? null;
 }
 
-/** Shows what is tightest, or a warning where that does not cover this view's cheapest model. */
+/** Shows what is tightest, or a warning. */
 function showFunds() {
   const least = tightest();
   if (!least) return;
@@ -406,7 +406,7 @@ function soonShowLeft() {
   soon = setTimeout(showLeft, 300);
 }
 
-/** Shows whether money is real; in the sandbox, also the words that provoke faults. */
+/** Shows whether money is real, and the words that provoke faults in the sandbox. */
 function showMode() {
   if (catalog.mode !== 'sandbox') {
     byId('mode').replaceChildren(element('p', { class: 'badge live' }, TEXT.live[0], element('span', { class: 'unseen', text: TEXT.live[1] })));

@@ -265,7 +265,7 @@ function changed() {
 
 let isFollowing = false;
 
-/** Offers a way to the end while the composer or the window hides a part of it. */
+/** Offers a way to the end while it is hidden. */
 function followScroll() {
   if (isFollowing) return;
   isFollowing = true;
@@ -328,7 +328,7 @@ function use(chosen) {
   byId('chat-text').focus();
 }
 
-/** “Send” looks disabled where it would refuse; pressed, it says why. */
+/** “Send” looks disabled if it would refuse; pressed, it says why. */
 function showSendable() {
   byId('chat-send').ariaDisabled = talk?.waiting() || canSpend() < model.price_micros ? 'true' : null;
 }

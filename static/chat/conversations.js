@@ -1,4 +1,4 @@
-/** The list of conversations: search, rename, delete with undo, export and import; and text files in messages. */
+/** The list of conversations, with search, export and import; and text files in messages. */
 
 import { announce, button, byId, element, notice, saveFile } from '../core/dom.js';
 import { price } from '../core/format.js';
@@ -172,7 +172,7 @@ async function take(conversation) {
   if (!hasMovedOn(focused)) byId('chat-heading').focus({ preventScroll: true });
 }
 
-/** Whether the person has put the focus elsewhere while the browser's storage was read. `from`: what had it besides the list. */
+/** Whether the focus has moved while the storage was read. `from`: what had it besides the list. */
 function hasMovedOn(from = null) {
   const { activeElement: focused, body } = document;
   return focused !== body && focused !== from && !byId('conversations').contains(focused);

@@ -141,10 +141,7 @@ async function bringBack(id) {
   show();
 }
 
-/**
- * The versions of what follows the turn `after`: the keys of their first turns, oldest first, the place of the one that is shown, and
- * `show(id, by)`, which shows another one.
- */
+/** The versions of what follows the turn `after`: the keys of their first turns, oldest first, the place of the shown one, and `show(id, by)`. */
 function versions(after) {
   const here = current.turns[current.turns.findIndex(({ key }) => key === after) + 1];
   const all = (current.aside ?? []).filter((branch) => branch.after === after).map(({ id, turns }) => ({ id, at: turns[0]?.at ?? 0 }));
@@ -160,7 +157,7 @@ function versions(after) {
   return { ids, place: here ? ids.indexOf(here.key) : -1, show: switchTo };
 }
 
-/** Takes the outcome of a purchase in, also after a reload or after the person stopped waiting. */
+/** Takes in the outcome of a purchase, also after a reload. */
 async function settle(record) {
   elsewhere.delete(record.key);
   const before = await conversations.one(record.about.conversation);
@@ -197,7 +194,7 @@ function usual(model) {
   return known[Math.floor(known.length / 2)] ?? 0;
 }
 
-/** The cost of this conversation, older versions included, in micro-dollars: charged, and not known yet. */
+/** The cost of this conversation with its older versions, in micro-dollars. */
 export function cost() {
   const sum = { charged: 0, open: 0 };
   for (const { state, costMicros } of everyTurn(current)) {
@@ -258,14 +255,14 @@ function show(news = null) {
   tick();
 }
 
-/** Scrolls the latest question to the top, so that its answer has room: with the next frame, which lays the page out anyway. */
+/** Scrolls the latest question to the top with the next frame, which lays the page out anyway. */
 export function bringIntoView() {
   requestAnimationFrame(() => [...byId('turns').querySelectorAll(':scope > .mine')].at(-1)?.scrollIntoView({ block: 'start' }));
 }
 
 const modelOf = (turn) => catalog.chat.find((model) => model.id === turn.model) ?? composer.picked();
 
-/** Puts the last message into the composer; returns whether there is one that can be edited. */
+/** Puts the last message into the composer, and returns whether there is one. */
 export function editLast() {
   const last = current.turns.at(-1);
   const { edit: rewrite } = last && !editing ? offers(last) : {};
@@ -316,7 +313,7 @@ export function edit(key) {
   show();
 }
 
-/** Mends a turn whose purchase has ended meanwhile, or is not known to this browser any more. */
+/** Updates a turn whose purchase has ended meanwhile or is lost. */
 async function reconcile(turn) {
   if (turn.state !== WAITING && turn.state !== 'left') return;
   const record = await purchases.one(turn.key);
@@ -447,7 +444,6 @@ function answer(turn, offers, news) {
   return element('li', { class: 'theirs' }, body);
 }
 
-/** Three lines where the answer will be, and for how long it has been on its way. */
 function pending({ model, at }) {
   const time = usual(model);
   return element('div', { class: 'waiting-answer' },

@@ -25,10 +25,7 @@ export const canAskAgain = (record) => purchases.canAskAgain(record);
 
 export const forget = (record) => purchases.forget(record);
 
-/**
- * `keep(record)` takes in the outcome of a purchase of this kind; it may see a record twice. `wait(record)` is called if another tab
- * works on it, whose outcome is taken in here, too.
- */
+/** `keep(record)` takes in each outcome of this kind, perhaps twice. `wait(record)` is called if another tab works on the purchase. */
 export function whenSettled(kind, keep, wait) {
   keepers.set(kind, { keep, wait });
 }
@@ -91,7 +88,7 @@ async function alone(record, work) {
 
 let asked = 0;
 
-/** Back online, or back at this tab: what was lost on the way is asked for again, with its own key. */
+/** Back online, or back at this tab: asks for lost answers again, with their own keys. */
 async function askAgain() {
   if (document.visibilityState !== 'visible' || navigator.onLine === false || Date.now() - asked < PAUSE) return;
   for (const record of await open()) {

@@ -19,10 +19,10 @@ const OPERATORS = table(`times:× cdot:⋅ div:÷ pm:± mp:∓ ast:∗ star:⋆ 
   parallel:∥ perp:⟂ vdash:⊢ models:⊨ to:→ rightarrow:→ leftarrow:← gets:← leftrightarrow:↔ Rightarrow:⇒ Leftarrow:⇐ Leftrightarrow:⇔
   implies:⟹ iff:⟺ longrightarrow:⟶ longleftarrow:⟵ mapsto:↦ hookrightarrow:↪ uparrow:↑ downarrow:↓ rightleftharpoons:⇌ ldots:… dots:…
   dotsc:… cdots:⋯ dotsb:⋯ vdots:⋮ ddots:⋱ prime:′ colon:: therefore:∴ because:∵ langle:⟨ rangle:⟩ lceil:⌈ rceil:⌉ lfloor:⌊ rfloor:⌋
-  lbrace:{ rbrace:} lbrack:[ rbrack:] vert:| lvert:| rvert:| Vert:‖ lVert:‖ rVert:‖ backslash:\\ triangleq:≜ doteq:≐ asymp:≍`);
+  lbrace:{ rbrace:} lbrack:[ rbrack:] vert:| lvert:| rvert:| Vert:‖ lVert:‖ rVert:‖ backslash:\\ triangleq:≜ doteq:≐ asymp:≍
+  int:∫ iint:∬ iiint:∭ oint:∮`);
 /** Their limits stand above and below in a displayed formula. */
 const BIG = table('sum:∑ prod:∏ coprod:∐ bigcup:⋃ bigcap:⋂ bigoplus:⨁ bigotimes:⨂ bigvee:⋁ bigwedge:⋀');
-const INTEGRALS = table('int:∫ iint:∬ iiint:∭ oint:∮');
 const FUNCTIONS = new Set(`sin cos tan cot sec csc arcsin arccos arctan sinh cosh tanh coth log ln lg exp arg deg dim hom ker det gcd
   Pr mod`.split(/\s+/));
 const LIMITS = new Set('lim limsup liminf max min sup inf argmax argmin'.split(' '));
@@ -180,7 +180,6 @@ function command(parser, name) {
   if (Object.hasOwn(SPACES, name)) return space(SPACES[name]);
   if (LETTERS.has(name)) return make('mi', LETTERS.get(name));
   if (OPERATORS.has(name)) return operator(OPERATORS.get(name));
-  if (INTEGRALS.has(name)) return operator(INTEGRALS.get(name));
   if (BIG.has(name)) return Object.assign(operator(BIG.get(name)), { limits: true });
   if (FUNCTIONS.has(name)) return make('mi', name);
   if (LIMITS.has(name)) return Object.assign(make('mi', name), { limits: true });

@@ -25,7 +25,7 @@ const BUY = {
 
 export const isOpen = ({ state }) => ['intent', 'sent', 'unknown'].includes(state);
 
-/** Whether the service does not know the purchase, or may have forgotten it: asking again is of no use. */
+/** Whether the service may have forgotten the purchase. */
 export const isForgotten = ({ problem }) => ['forgotten', 'purchase_not_found'].includes(problem?.code);
 
 /** A clock that was set back says nothing about an age. */
@@ -44,17 +44,14 @@ export class Purchases {
   /**
    * @param {object} options
    *   store: `put(record)`, which resolves to `false` if the record is not kept. transport: a client of transport.js.
-   *   locks: `navigator.locks`, if the browser has them. ended: is awaited before a purchase counts as ended, so that a crash in between
-   *   asks again and loses no answer; it may see a record twice.
+   *   locks: `navigator.locks`, if the browser has them. ended(record): awaited before a purchase counts as ended, so that a crash loses no
+   *   answer; it may see a record twice.
    */
   constructor({ store, transport, locks = null, ended = null }) {
     [this.#store, this.#transport, this.#locks, this.#ended] = [store, transport, locks, ended];
   }
 
-  /**
-   * Takes in what the server remembers: the catalog's `replay`. Until then, nothing is sent a second time by itself. What a purchase
-   * learns later is newer, so a second call changes nothing.
-   */
+  /** Takes in the catalog's `replay`. Until then, nothing is resent by itself. A purchase learns newer facts, so a second call does nothing. */
   remember(replay) {
     this.#memory ??= replay ? { ...replay } : null;
   }
@@ -121,15 +118,11 @@ export class Purchases {
     return record;
   }
 
-  /** The person does not want to see it any more, whatever its outcome. */
   async forget(record) {
     await this.#move(record, 'forgotten');
   }
 
-  /**
-   * Resolves with a function that releases the purchase, once nobody else in this browser holds it; with `null`, if it is held now and
-   * `ifFree` is set.
-   */
+  /** Resolves with a function that releases the purchase, once it is free in this browser; with `null` if `ifFree` and it is held now. */
   async hold(key, ifFree = false) {
     try {
       return await new Promise((resolve, reject) => {

@@ -16,7 +16,6 @@ export const canSpend = () => spendable;
 /** Calls `changed()` when {@link canSpend} has changed. */
 export const whenCanSpend = (changed) => watchers.push(changed);
 
-/** Takes in an answer of `GET /bff/me`. */
 export function learnFunds({ balance, budgets }) {
   const before = spendable;
   spendable = Math.min(balance?.amount_micros ?? Infinity, ...budgets.map((budget) => budget.left_micros));
@@ -47,11 +46,7 @@ export const shop = createClient({ fetch: fetchHere, attempts: 3, patience: 10 }
 
 const once = createClient({ fetch: fetchHere, attempts: 1 });
 
-/** Reads a JSON document without retries. Throws a `TollgateError`. */
+/** Each sends one request that buys nothing, without retries. Throws a `TollgateError`. */
 export const read = (path) => once.ask(path);
-
-/** Posts a request that buys nothing, such as a login. Throws a `TollgateError`. */
 export const post = (path, body) => once.ask(path, { body });
-
-/** Sends a change with this method. Throws a `TollgateError`. */
 export const send = (method, path, body) => once.ask(path, { method, body });

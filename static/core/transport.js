@@ -135,7 +135,7 @@ async function buy(wire, path, request, { idempotencyKey: brought, sentBefore = 
 /** Whether the error is this call's own. An abort's reason belongs to the page, even if it is an error of another call. */
 const isOurs = (error, signal) => error instanceof TollgateError && !(signal?.aborted && error === signal.reason);
 
-/** Sends until there is an answer that another attempt would not change. `take` reads the body of a success. */
+/** Sends until another attempt would not change the answer. `take` reads the body of a success. */
 async function call(wire, path, { onRetry, checks, sentBefore = false, ...request } = {}, take = asJson) {
   // A POST that is no purchase has no key, so it is sent once.
   const attempts = checks || !request.method ? wire.attempts : 1;
@@ -228,10 +228,10 @@ function preflight(wire, key, kept, { known, signal, onSend }) {
   };
 }
 
-/** In open mode only addresses distinguish callers, so everyone counts as the same caller. */
+/** In open mode, everyone counts as the same caller. */
 const ANYONE = callerName({ kind: 'address' });
 
-/** Returns the caller that a token belongs to. Asks once for each token, and before each retry, since the server's settings may change. */
+/** Returns a token's caller. Asks once for each token, and before each retry, since the server's settings may change. */
 async function callerOf(wire, authorization, isRepeat, signal) {
   if (isRepeat || !wire.lastCaller || wire.lastCaller.authorization !== authorization) {
     const caller = (await readNow(wire, '/bff/me', { headers: authorization && { authorization }, signal }))?.caller;
@@ -288,7 +288,7 @@ const lost = ({ method = 'GET' }, detail = 'The connection was lost before the a
   code: 'connection_lost', charged: method === 'POST' ? 'unknown' : 'no', detail,
 });
 
-/** What may be wrong if a page of another origin never got an answer. The browser does not say which of the two it is. */
+/** What may be wrong if a page of another origin never got an answer. */
 function unreached({ base: { origin }, link }) {
   const page = globalThis.location?.origin ?? origin;
   return link.isReached || page === origin ? undefined : `No answer from ${origin}. Is it running, and is ${page} in its access.allowed_origins?`;

@@ -1,4 +1,4 @@
-/** Dialogs: the palette, which finds views, conversations, models and actions; prompts, models, instructions, shortcuts. */
+/** Dialogs: the palette, which finds everything; prompts, models, instructions, shortcuts. */
 
 import { announce, button, byId, element, icon, openSheet } from '../core/dom.js';
 import { price } from '../core/format.js';
@@ -70,10 +70,7 @@ export async function prompts(page) {
   byId('palette').addEventListener('cancel', () => insert('/'));
 }
 
-/**
- * Opens the sheet of models; `done(model)` takes the choice. `current` is the id of the model that is picked now. A model that names its
- * `group` stands in that one.
- */
+/** Opens the sheet of models; `done(model)` takes the choice. `current` is the id of the picked model. A model may name its `group`. */
 export function pickModel(catalog, current, done) {
   const recent = lately();
   const groupOf = (model) => model.group ?? `${TEXT.tiers[model.tier] ?? model.tier} · ${price(model.price_micros)}`;
@@ -93,10 +90,7 @@ export function noteUse(id) {
 
 const lately = () => choice.list('chat-lately');
 
-/**
- * Opens a list of entries, `{kind, name, act}`, to search and choose from; an entry may have an `icon`, a `note`, a `group`, and a text at its
- * `side`. `more()` resolves to further entries.
- */
+/** Opens a list of entries, `{kind, name, act, icon?, note?, group?, side?}`, to search and choose from. `more()` resolves to further entries. */
 async function choose({ title, hint, label = title, none: nothing = TEXT.none, kind = 'palette' }, all, more = null) {
   const field = element('input', {
     type: 'text', role: 'combobox', placeholder: hint, autocomplete: 'off', spellcheck: 'false', dir: 'auto',

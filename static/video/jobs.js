@@ -1,4 +1,4 @@
-/** Keeps ordered videos across tabs and reloads, follows the open ones by one stream of events, and notifies when they end. */
+/** Keeps ordered videos across tabs and reloads, follows the open ones by one stream, and notifies when they end. */
 
 import { announce, byId } from '../core/dom.js';
 import { sentence } from '../core/problems.js';
@@ -20,8 +20,8 @@ let leads = false;
 let changes = 0;
 
 /**
- * Loads the kept jobs and watches the open ones. `jobWords` is the catalog's `jobs`. The listener has `changed(job, {ended, removed, first})`,
- * where `first` means that no other tab knows yet, and `connection(problem)`.
+ * Loads the kept jobs and watches the open ones. `jobWords` is the catalog's `jobs`. The listener has `connection(problem)` and
+ * `changed(job, {ended, removed, first})`, where `first` means that no other tab knows yet.
  */
 export async function startJobs(jobWords, { changed, connection }) {
   [words, tell, whenConnected] = [jobWords, changed, connection];
@@ -128,7 +128,7 @@ function lead(begin) {
   });
 }
 
-/** One tab follows the jobs of all tabs; jobs that only this tab remembers are followed here. */
+/** Follows the jobs of all tabs in one tab, and those that only this tab remembers. */
 function watchOpen() {
   ids = all().filter((job) => job.open && (leads || unkept.has(job.id))).map(({ id }) => id).slice(-MOST);
   if (!isLooking) connect();
@@ -152,7 +152,7 @@ async function stumbled(id, problem, goesOn) {
   watchOpen();
 }
 
-/** How long it took, by one clock: this computer may have slept when it was finished. */
+/** How long it took, by the server's clock: this computer may have slept. */
 async function measure(id) {
   let row;
   try {
@@ -258,7 +258,7 @@ setInterval(() => {
   connect();
 }, TICK);
 
-/** Looks at each job until none is open any more, or it is time to try a stream again. */
+/** Looks at each open job, until it is time to try a stream again. */
 async function look() {
   close();
   if (isLooking) return;
@@ -403,7 +403,7 @@ export function fileName({ payload, at: ordered }, address) {
 
 const isObject = (value) => value !== null && typeof value === 'object';
 
-/** The value of the outermost field of this name, in any case of letters. */
+/** The outermost field of this name, in any case. */
 function field(body, wanted) {
   return isObject(body) ? Object.entries(body).find(([name]) => name.toLowerCase() === wanted)?.[1] : undefined;
 }

@@ -1,4 +1,4 @@
-/** Shows one video large, with its facts, and leads to the next and the previous one. Loaded when it is first opened. */
+/** Shows one video large, with its facts. Loaded when it is first opened. */
 
 import { announce, button, copyButton, element, twice } from '../core/dom.js';
 import { clock, price } from '../core/format.js';
@@ -6,15 +6,12 @@ import { all, fileName, markFavourite, remove } from './jobs.js';
 import { contentOf, outside, playableOf, shortened, words } from './studio.js';
 import { TEXT } from './strings.js';
 
-/** Beyond this, a status body is cut: it is shown for people. */
+/** A longer status body is cut. */
 const LONGEST_BODY = 20_000;
 
 let box = null, stage, side, shown = null, how = null;
 
-/**
- * Opens the video with this id.
- * @param {object} options `catalog`: the price list; `ids()`: the videos in the order of the list; `reuse(payload)`: fills the form in
- */
+/** Opens the video with this id. `options`: `catalog`, `ids()` in the order of the list, and `reuse(payload)`, which fills the form in. */
 export function openLarge(id, options) {
   how = options;
   box ??= build();
@@ -51,14 +48,14 @@ export function refresh(job) {
 function build() {
   stage = element('div', { class: 'stage' });
   side = element('div', { class: 'facts' });
-  const made = element('dialog', { class: 'lightbox', 'aria-label': TEXT.large, keydown: steer },
+  const made = element('dialog', {
+    class: 'lightbox', 'aria-label': TEXT.large, keydown: steer, click: ({ target }) => target === made && made.close(), close: () => stage.replaceChildren(),
+  },
     stage, side,
     element('div', { class: 'lightbox-bar' },
       element('button', { type: 'button', class: 'quiet small', text: TEXT.previous, 'aria-keyshortcuts': 'ArrowLeft K', click: () => go(-1) }),
       element('button', { type: 'button', class: 'quiet small', text: TEXT.next, 'aria-keyshortcuts': 'ArrowRight J', click: () => go(1) }),
-      element('button', { type: 'button', class: 'quiet small', text: TEXT.close, click: () => made.close() })));
-  made.addEventListener('click', ({ target }) => target === made && made.close());
-  made.addEventListener('close', () => stage.replaceChildren());
+      button(TEXT.close, () => made.close(), 'quiet small')));
   document.body.append(made);
   return made;
 }

@@ -19,10 +19,7 @@ const RECENT = 24 * 60 * 60 * 1000;
 
 let acts;
 
-/**
- * Takes up the orders that are kept. `reuse(payload)` fills the form in, `again(payload)` also asks whether to buy, `look()` lists what
- * was ordered elsewhere.
- */
+/** Takes up the orders that are kept. `listener` is the one of studio.js. */
 export async function startOrders({ replay }, listener) {
   acts = listener;
   serverRemembers(replay);

@@ -44,9 +44,7 @@ async function encoded(blob) {
   return new Promise((done) => { canvas.toBlob(done, 'image/jpeg', QUALITY); });
 }
 
-/**
- * Lets the form take files. `address`: how the address of an uploaded picture begins; `tell(text)` says what is wrong at the field.
- */
+/** Lets the form take files. `address`: how the address of an uploaded picture begins; `tell(text)` says what is wrong at the field. */
 export function startPictures(address, tell) {
   [home, complain] = [address, tell];
   const file = element('input', { type: 'file', accept: 'image/*', hidden: true, change: () => take(file.files) });

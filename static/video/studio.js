@@ -38,7 +38,7 @@ export const ordering = once(async () => {
   return orders;
 });
 
-/** Another tab has bought something, or learned what became of it. */
+/** Another tab has changed a purchase. */
 export async function follow() {
   if (ordering.part || (await hasOrders())) await (await ordering()).refresh();
 }
@@ -201,11 +201,10 @@ function arrange() {
 function showMaking() {
   const open = [...entries.values()].filter(({ phase }) => phase === 'open');
   const left = Math.max(0, ...open.map((entry) => entry.left?.() ?? 0));
-  const text = open.length ? TEXT.making(open.length, left > 0 ? clock(left) : '') : '';
-  if (byId('jobs-making').textContent !== text) byId('jobs-making').textContent = text;
+  say('jobs-making', open.length ? TEXT.making(open.length, left > 0 ? clock(left) : '') : '');
 }
 
-/** Sorts the list without moving what is in place, since a moved clip stops, nor the item with the focus, which would lose it. */
+/** Sorts the list. A moved clip stops, and a moved item loses the focus, so those in place stay. */
 function order(list, items) {
   const still = items.find((item) => item.contains(document.activeElement)) ?? items[0];
   if (!still) return;
@@ -225,7 +224,6 @@ const shownItems = () => [...byId('jobs').children].filter((item) => !item.hidde
 
 // The tile of a video: first its progress, then the clip in its true shape, which plays while it is pointed at.
 
-/** A tile for this job, which is drawn again by `draw(job)` and goes on counting by `tick()`. */
 function card(job) {
   const { payload, costMicros, at } = job;
   const prompt = payload.prompt || TEXT.noPrompt;
@@ -366,7 +364,7 @@ function titled(made, title) {
 
 export const contentOf = (id) => `./bff/video/content?request_id=${encodeURIComponent(id)}`;
 
-/** A clip begins to load when it comes near the view: of forty, most are never looked at. */
+/** A clip loads when it comes near the view. */
 const soon = new IntersectionObserver((entries) => {
   for (const { target, isIntersecting } of entries) {
     if (!isIntersecting) continue;

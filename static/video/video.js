@@ -51,7 +51,7 @@ async function followElsewhere() {
   if (!studio.part && (await hasAny())) await (await studio()).follow();
 }
 
-/** Lists videos that were ordered elsewhere. A failure is ignored: the next look lists them. */
+/** Lists videos that were ordered elsewhere. After a failure, the next look lists them. */
 async function look() {
   if (document.hidden || byId('view-video').hidden) return;
   try {
@@ -91,7 +91,6 @@ function showOrderable() {
 
 const complain = (text) => { byId('video-fault').textContent = text; };
 
-/** Loads what carries an order to its end; says so if that fails. */
 async function ordering() {
   try {
     return await (await studio()).ordering();
@@ -278,7 +277,7 @@ function isComplete() {
 
 const checked = (name) => byId('video-form').querySelector(`input[name="${name}"]:checked`)?.value;
 
-/** Everything that the form holds, also what this model does not take: another one may. */
+/** The whole form, also what only other models take. */
 function asked() {
   return {
     model: model.id,
@@ -353,7 +352,7 @@ function showCount() {
   byId('video-count').classList.toggle('over', used > most);
 }
 
-/** The commonest hosts that are not public: bare names, private ones, addresses of private networks. The server knows all. */
+/** The commonest hosts that are not public. The server knows all. */
 const CLOSED = /^[^.:]+\.?$|\.(local|localhost|internal|lan|home|corp)\.?$|^(0|10|127|169\.254|192\.168)\.[\d.]+$|^\[(::|f)/;
 
 const MISSING = {
