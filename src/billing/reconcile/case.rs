@@ -1,6 +1,6 @@
 //! Combines the gateway's counters with the evidence of the ledger.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 use std::iter;
 use std::time::Duration;
 
@@ -8,6 +8,7 @@ use super::{
     CENT, ChatCount, Drift, Proof, REFUNDS_WITHIN, SETTLES_WITHIN, Undecided, Verdict, micros, usd,
 };
 use crate::contract::catalog::UNSTATED_CHAT;
+use crate::contract::money::SignedUsd;
 use crate::store::{Checkpoint, Evidence, JobState, PurchaseId, PurchaseState, Service, Snapshot};
 
 /// The most expensive chat of the price list, in micro-dollars: an upper bound for others' chats.
@@ -19,7 +20,7 @@ const MIN_CHAT_PRICE: i128 = 3_000;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Contribution {
     Nothing,
-    /// Its price.
+    /// What it cost: its price, as far as that is stated.
     Price,
     /// Nothing or its price.
     Possible,
@@ -105,9 +106,7 @@ impl<'a> Case<'a> {
     fn certain_chats(&self) -> (i128, i128, i128) {
         let chats = self.entries(&[Contribution::Price], Service::Chat);
         chats.fold((0, 0, 0), |(count, low, high), entry| {
-            let price = micros(entry.purchase.price);
-            let least = if entry.purchase.model == UNSTATED_CHAT { MIN_CHAT_PRICE } else { price };
-            (count + 1, low + least.min(price), high + price)
+            (count + 1, low + min_cost(entry), high + micros(entry.purchase.price))
         })
     }
 
@@ -260,28 +259,53 @@ impl<'a> Case<'a> {
         }
     }
 
-    /// Adds the remaining drift, and whether a later run may decide more.
+    /// Adds the drift, and when a later run may decide more.
     pub(super) fn finish(&self, verdict: Verdict) -> Verdict {
-        let undecided: HashSet<PurchaseId> = verdict.undecided.iter().map(|(id, _)| *id).collect();
-        let (mut charged, mut unknown) = (0, 0);
-        for Evidence { purchase, .. } in self.since_checkpoint() {
-            if purchase.state == PurchaseState::Charged {
-                charged += micros(purchase.price);
-            }
-            if undecided.contains(&purchase.id) || purchase.ended_at.is_none() {
-                unknown += micros(purchase.price);
-            }
-        }
-        let settled = verdict.settled.iter().filter_map(|decision| decision.charged);
-        let drift = Drift {
-            charged: usd(charged + settled.map(micros).sum::<i128>()),
-            unknown: usd(unknown),
-            spent: (self.spent_cents >= 0).then(|| usd(self.spent_cents * CENT)),
-        };
+        let drift = self.drift(&verdict);
         let is_final = verdict.undecided.iter().all(|(_, why)| why.is_final());
         let times = self.evidence.iter().filter_map(|entry| self.certain_after(entry));
         let retry_after = times.filter(|_| !is_final).max();
         Verdict { drift, retry_after, ..verdict }
+    }
+
+    /// Compares the gateway's total with the least and the most that the purchases may have added
+    /// to it. Each of the two snapshots is rounded by less than a cent.
+    fn drift(&self, verdict: &Verdict) -> Drift {
+        let decided: HashMap<PurchaseId, bool> =
+            verdict.settled.iter().map(|entry| (entry.id, entry.charged.is_some())).collect();
+        let (mut charged, mut unknown, mut least) = (0, 0, 0);
+        for entry in self.evidence {
+            let (purchase, price) = (&entry.purchase, micros(entry.purchase.price));
+            let decided = decided.get(&purchase.id).copied();
+            let contribution = match decided {
+                Some(false) => Contribution::Nothing,
+                Some(true) | None => self.contribution(entry),
+            };
+            least += match contribution {
+                Contribution::Price => min_cost(entry),
+                Contribution::Nothing | Contribution::Possible => 0,
+                Contribution::PossibleOrRefund | Contribution::Refund => -price,
+            };
+            if !matches!(contribution, Contribution::Nothing | Contribution::Refund) {
+                let is_charged = purchase.state == PurchaseState::Charged || decided.is_some();
+                let began_since = entry.number > self.before.last_number;
+                *(if is_charged && began_since { &mut charged } else { &mut unknown }) += price;
+            }
+        }
+        let spent = self.spent_cents * CENT;
+        let unexplained = match spent - charged - unknown {
+            // The checkpoint may count a purchase as settled that ended later.
+            _ if self.release_blocked == Some(Undecided::ClockSetBack) => None,
+            more if more >= CENT => Some(more),
+            _ if spent > least - CENT => Some(0),
+            _ => (spent >= 0).then_some(spent - least),
+        };
+        Drift {
+            charged: usd(charged),
+            unknown: usd(unknown),
+            spent: SignedUsd::micros(spent),
+            unexplained: unexplained.map(SignedUsd::micros),
+        }
     }
 
     /// Returns when this one may be certain, if the passage of time may make it so.
@@ -296,6 +320,12 @@ impl<'a> Case<'a> {
         let recent_end = purchase.ended_at.filter(|_| may_count).unwrap_or(self.now.at);
         may_change.then(|| recent_end.saturating_add(SETTLES_WITHIN))
     }
+}
+
+/// Returns the least that a charged purchase cost.
+fn min_cost(Evidence { purchase, .. }: &Evidence) -> i128 {
+    let price = micros(purchase.price);
+    if purchase.model == UNSTATED_CHAT { price.min(MIN_CHAT_PRICE) } else { price }
 }
 
 const MAX_TRIES: u32 = 100_000;
