@@ -28,7 +28,7 @@ on_every_backend!(
 );
 
 fn snapshot(chats: u64, at: Duration) -> Snapshot {
-    Snapshot { at, balance_cents: 1_000, chats, chat_cents: 2, spent_cents: 3 }
+    Snapshot { at, balance_cents: -1_000, chats, chat_cents: 2, spent_cents: 3 }
 }
 
 async fn missing_spend_counts_today_and_takes_nothing_from_the_balance(fixture: Fixture) {

@@ -56,7 +56,8 @@ impl<'a> Case<'a> {
         let release_blocked = None;
         let mut case =
             Self { before, now, evidence, chats, chat_cents, spent_cents, release_blocked };
-        let unexplained = delta(now.balance_cents, then.balance_cents) + spent_cents;
+        let balance_change = i128::from(now.balance_cents) - i128::from(then.balance_cents);
+        let unexplained = balance_change + spent_cents;
         if case.clock_went_back(read_at) {
             case.release_blocked = Some(Undecided::ClockSetBack);
         } else if case.contradicts() {

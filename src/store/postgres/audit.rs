@@ -82,7 +82,7 @@ impl PostgresStore {
         let record = statement!(
             RECORD_CHECKPOINT,
             nanos(at),
-            signed(balance_cents),
+            balance_cents,
             signed(chats),
             signed(chat_cents),
             signed(spent_cents),
@@ -164,7 +164,7 @@ impl PostgresStore {
 fn read_snapshot(row: &Row) -> Read<Snapshot> {
     Ok(Snapshot {
         at: column::moment(row, 0)?,
-        balance_cents: column::count(row, 1)?,
+        balance_cents: column::get(row, 1)?,
         chats: column::count(row, 2)?,
         chat_cents: column::count(row, 3)?,
         spent_cents: column::count(row, 4)?,

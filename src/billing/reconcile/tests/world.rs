@@ -302,7 +302,7 @@ impl World {
             chats: sum(0, |shift| shift.chats),
             chat_cents: cents(1, sum(1, |shift| shift.chat_micros)),
             spent_cents: cents(2, sum(2, |shift| shift.spent_micros)),
-            balance_cents: cents(3, sum(3, |shift| shift.balance_micros)),
+            balance_cents: i64::try_from(cents(3, sum(3, |shift| shift.balance_micros))).unwrap(),
         }
     }
 
