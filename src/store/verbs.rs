@@ -399,8 +399,8 @@ impl Store {
         /// Returns every purchase after `settled`, in order, and the earlier ones that may still
         /// change.
         ///
-        /// Those are unknown ones, and charged videos without a finished job whose end, or whose
-        /// job's failure, is later than `refundable` (wall-clock time since the Unix epoch).
+        /// Those are unknown ones, and charged videos whose end, or whose job's failure, is later
+        /// than `refundable` (wall-clock time since the Unix epoch).
         evidence(settled: u64, refundable: Duration) -> Vec<Evidence>, other("evidence");
 
         /// Returns whether these key ids are the ledger's: none is recorded yet, or at least one

@@ -137,8 +137,11 @@ impl<'a> Case<'a> {
     fn contribution(&self, entry: &Evidence) -> Contribution {
         let purchase = &entry.purchase;
         let is_charged = purchase.state == PurchaseState::Charged;
-        let is_refundable = purchase.service == Service::Video
-            && !(is_charged && entry.job == Some(JobState::Finished));
+        // Until then, the gateway may still take back that the video is finished.
+        let is_lasting = is_charged
+            && entry.job == Some(JobState::Finished)
+            && self.has_lasted(entry, REFUNDS_WITHIN);
+        let is_refundable = purchase.service == Service::Video && !is_lasting;
         if purchase.state == PurchaseState::Released {
             Contribution::Nothing
         } else if entry.number <= self.before.settled_through {
@@ -161,8 +164,13 @@ impl<'a> Case<'a> {
     }
 
     fn is_recent(&self, entry: &Evidence) -> bool {
+        !self.has_lasted(entry, SETTLES_WITHIN)
+    }
+
+    /// Returns whether the purchase ended at least so long ago.
+    fn has_lasted(&self, entry: &Evidence, time: Duration) -> bool {
         let age = |ended| self.now.at.saturating_sub(ended);
-        entry.purchase.ended_at.is_none_or(|ended| age(ended) < SETTLES_WITHIN)
+        entry.purchase.ended_at.is_some_and(|ended| age(ended) >= time)
     }
 
     pub(super) fn decide_chats(&self, verdict: &mut Verdict) {
@@ -263,9 +271,16 @@ impl<'a> Case<'a> {
     /// Adds the drift, and when a later run may decide more.
     pub(super) fn finish(&self, verdict: Verdict) -> Verdict {
         let drift = self.drift(&verdict);
-        let is_final = verdict.undecided.iter().all(|(_, why)| why.is_final());
-        let times = self.evidence.iter().filter_map(|entry| self.certain_after(entry));
-        let retry_after = times.filter(|_| !is_final).max();
+        let open: HashMap<PurchaseId, Undecided> =
+            verdict.undecided.iter().filter(|(_, why)| !why.is_final()).copied().collect();
+        // A video that is only too recent does not wait until others can no longer be refunded.
+        let waits_for_refunds = self.evidence.iter().any(|Evidence { purchase, .. }| {
+            purchase.service == Service::Video
+                && open.get(&purchase.id).is_some_and(|why| *why != Undecided::TooRecent)
+        });
+        let certain = |entry| self.certain_after(entry, waits_for_refunds);
+        let times = self.evidence.iter().filter_map(certain);
+        let retry_after = times.filter(|_| !open.is_empty()).max();
         Verdict { drift, retry_after, ..verdict }
     }
 
@@ -310,16 +325,14 @@ impl<'a> Case<'a> {
     }
 
     /// Returns when this one may be certain, if the passage of time may make it so.
-    fn certain_after(&self, entry: &Evidence) -> Option<Duration> {
+    fn certain_after(&self, entry: &Evidence, waits_for_refunds: bool) -> Option<Duration> {
         let Evidence { purchase, .. } = entry;
-        let is_open = purchase.service == Service::Video
-            && purchase.state == PurchaseState::Charged
-            && entry.job == Some(JobState::Open)
-            && self.now.at.saturating_sub(purchase.at) < REFUNDS_WITHIN;
-        let may_count = purchase.state != PurchaseState::Released && self.is_recent(entry);
-        let may_change = entry.number > self.before.settled_through && (is_open || may_count);
-        let recent_end = purchase.ended_at.filter(|_| may_count).unwrap_or(self.now.at);
-        may_change.then(|| recent_end.saturating_add(SETTLES_WITHIN))
+        let may_finish = matches!(entry.job, Some(JobState::Open | JobState::Finished));
+        let time = if may_finish && waits_for_refunds { REFUNDS_WITHIN } else { SETTLES_WITHIN };
+        let may_change = entry.number > self.before.settled_through
+            && purchase.state != PurchaseState::Released
+            && !self.has_lasted(entry, time);
+        may_change.then(|| purchase.ended_at.unwrap_or(self.now.at).saturating_add(time))
     }
 }
 

@@ -9,7 +9,8 @@
 //!
 //! - A charge shows in the counters within [`SETTLES_WITHIN`] of the purchase's end here.
 //! - The count of chats never falls. The total falls only by refunds of our failed videos.
-//! - A reply that was read was charged, and a finished video is not refunded.
+//! - A reply that fits the contract was charged. A video that has an address a day after its order
+//!   was not refunded.
 //! - Our clock was not set forward between the end of the purchase and now.
 //!
 //! A purchase that was sent while the account was not confirmed is never settled here.

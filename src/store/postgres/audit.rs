@@ -45,7 +45,7 @@ const EVIDENCE: &str = "SELECT p.id, p.at, p.caller, p.service, p.model,
         p.unrecognised, j.state
     FROM purchases AS p LEFT JOIN jobs AS j ON j.purchase = p.id
     WHERE p.number > $1 OR p.state = 'unknown'
-        OR (p.state = 'charged' AND p.service = 'video' AND j.state IS DISTINCT FROM 'finished'
+        OR (p.state = 'charged' AND p.service = 'video'
             AND CASE WHEN j.state = 'failed' THEN j.status_at ELSE p.ended_at END > $2)
     ORDER BY p.number";
 /// Runs under the account's lock, so that two instances do not both find no keys. The rate limit may

@@ -244,7 +244,7 @@ impl SqliteStore {
                 p.unrecognised, j.state
             FROM purchases AS p LEFT JOIN jobs AS j ON j.purchase = p.id
             WHERE p.number > ?1 OR p.state = 'unknown'
-                OR (p.state = 'charged' AND p.service = 'video' AND j.state IS NOT 'finished'
+                OR (p.state = 'charged' AND p.service = 'video'
                     AND iif(j.state = 'failed', j.status_at, p.ended_at) > ?2)
             ORDER BY p.number";
         let read = move |file: &Connection| {

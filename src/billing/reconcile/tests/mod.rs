@@ -9,7 +9,7 @@ use world::{Bought, Dice, World};
 
 const START: Duration = Duration::from_secs(1_000_000);
 /// When the gateway is asked again, in seconds after the checkpoint.
-const LATER: u64 = 3_600;
+const LATER: u64 = 90_000;
 /// The numbers of the last settled purchase and of the last one at the checkpoint.
 const SETTLED: u64 = 10;
 const BEGUN: u64 = 20;
@@ -242,6 +242,28 @@ fn counters_decide_what_every_explanation_shares() {
 }
 
 #[test]
+fn finished_video_may_be_refunded_for_a_day_after_its_order() {
+    let day = REFUNDS_WITHIN.as_secs();
+    for (words, spent_cents, seconds, expected, retry) in [
+        ("v+ v?", 300, 3_600, "1/2", Some(day)),
+        ("v+ v?", 300, day, "-spending", None),
+        // Charged before the checkpoint.
+        ("v+< v?", 0, 3_600, "1/2", None),
+        ("v+< v?", 0, day, "-spending", None),
+        // Chats do not wait for refunds, and neither does a video that is only too recent.
+        ("v+ c? c?", 1, 3_600, "1/2 1/2", None),
+    ] {
+        let chats = u64::from(words.contains('c'));
+        let now = snapshot((10 + chats, 100 + chats, 1_000 + spent_cents), seconds);
+        let evidence = evidence(words);
+        assert_eq!(outcomes(&evidence, &now).0, expected, "{words:?} after {seconds} s");
+        let verdict = decide(&checkpoint(), &now, &evidence, now.at);
+        let retry = retry.map(|seconds| START + Duration::from_secs(seconds));
+        assert_eq!(verdict.retry_after, retry, "{words:?} after {seconds} s");
+    }
+}
+
+#[test]
 fn unexplained_balance_blocks_release() {
     for (by, expected) in [
         (-2_i64, "balance balance"),
@@ -293,7 +315,9 @@ fn checkpoint_is_kept_while_a_later_run_may_decide_more() {
         ("c? c+!", (1, 1, 1), false),
         ("c? c>", (1, 1, 1), false),
         ("c+! c>", (1, 1, 1), true),
-        ("v? v+p", (0, 0, 300), false),
+        ("v? v+p!", (0, 0, 300), false),
+        ("v? v+p", (0, 0, 300), true),
+        ("v?! v+!", (0, 0, 0), false),
         ("v? v+f", (0, 0, 300), true),
         ("c?<", (0, 0, 0), true),
         ("c?u", (0, 0, 0), true),
@@ -406,7 +430,8 @@ fn reconcile(worlds: u64, is_plain: bool) -> Tally {
         let mut dice = Dice::new(seed);
         let world = World::random(&mut dice, 7, is_plain);
         let first = if is_plain { 0 } else { dice.below(4_500) };
-        let asked = first + if is_plain { 100_000 } else { dice.below(5_000) };
+        let soon = if dice.one_in(2) { 5_000 } else { 200_000 };
+        let asked = first + if is_plain { 200_000 } else { dice.below(soon) };
         let delay = |dice: &mut Dice| if is_plain { 0 } else { dice.below(4) };
         let answered = first + delay(&mut dice);
         let recorded = answered + delay(&mut dice);

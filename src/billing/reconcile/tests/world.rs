@@ -337,7 +337,6 @@ impl World {
             let job = job.map(|(_, state)| state);
             let is_refundable = state == PurchaseState::Charged
                 && bought.service == Service::Video
-                && job != Some(JobState::Finished)
                 && self.wall(since) > refundable;
             let counts =
                 number > before.settled_through || state == PurchaseState::Unknown || is_refundable;
