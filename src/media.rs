@@ -43,21 +43,30 @@ impl Videos {
         self.config.result_url(status)
     }
 
-    /// Streams the video that a job's status names, until the caller's credentials expire.
+    /// Streams the video that a job's status names, until the caller's credentials expire. If its
+    /// address fails, looks for a newer one.
     pub async fn content(
         &self,
-        status: &[u8],
+        request_id: &str,
         method: Method,
         range: Option<&HeaderValue>,
         (caller, session): (&Caller, &Session),
     ) -> HandlerResult {
         let not_finished =
             || Problem::new(&NOT_FOUND).detail("the job's status names no video yet");
-        let address = self.config.result_url(status).ok_or_else(not_finished)?;
+        let status = self.jobs.kept_status(request_id, caller).await?;
+        let address = self.config.result_url(&status.body).ok_or_else(not_finished)?;
         let not_listed = || origin_not_listed(&address);
-        let address = self.media.allowed_url(&address).ok_or_else(not_listed)?;
+        let known = self.media.allowed_url(&address).ok_or_else(not_listed)?;
         let permit = self.jobs.transfer_permit(caller)?;
-        let fetched = self.media.fetch(&address, method.clone(), range).await;
+        let mut fetched = self.media.fetch(&known, method.clone(), range).await;
+        if fetched.is_err()
+            && let Some(status) = self.jobs.polled_status(request_id, caller).await
+            && let Some(address) = self.config.result_url(&status.body)
+            && let Some(newer) = self.media.allowed_url(&address).filter(|newer| *newer != known)
+        {
+            fetched = self.media.fetch(&newer, method.clone(), range).await;
+        }
         let reply = fetched.map_err(|error| error.read_problem())?;
         let (head, body) = reply.into_parts();
         let is_empty = method == Method::HEAD || head.status == StatusCode::RANGE_NOT_SATISFIABLE;

@@ -16,7 +16,7 @@ use crate::billing::summary::BillingSummary;
 use crate::clock::{self, Date, iso8601};
 use crate::config::{Settings, WebhookConfig};
 use crate::contract::event::EventKind;
-use crate::contract::money::Usd;
+use crate::contract::money::SignedUsd;
 use crate::store::{Alert, Cause, Thresholds};
 use crate::sync::lock;
 use crate::tls::EXPIRES_SOON;
@@ -88,15 +88,16 @@ impl AlertWatcher {
     async fn look_at_balance_and_keys(&mut self) {
         let Some(watched) = self.shared.watched.load_full() else { return };
         if let Some(reading) = self.summary.reading() {
-            let balance = Usd::cents(reading.listing.billing.balance_cents);
+            let balance = reading.listing.billing.balance();
             let threshold = watched.balance_alert;
+            let is_low = balance < SignedUsd::ZERO || balance.or_zero() < threshold;
             let data = json!({
                 "balance": balance,
                 "balance_micros": balance.as_micros(),
                 "threshold": threshold,
                 "threshold_micros": threshold.as_micros(),
             });
-            self.set(EventKind::BalanceLow, "account", (balance < threshold, &data)).await;
+            self.set(EventKind::BalanceLow, "account", (is_low, &data)).await;
         }
         let are_rejected = lock(&watched.keys).are_rejected();
         for (index, is_rejected) in are_rejected.into_iter().enumerate() {

@@ -210,6 +210,7 @@ impl App {
             gateway: self.polls.clone(),
             keys: Arc::clone(&self.context.keys),
             status_words: settings.jobs.clone(),
+            trusts_failures: matches!(settings.gateway.target, Target::Sandbox),
             is_public: !settings.is_local_only(),
         });
         shared.hosts.store(Arc::clone(&downstream.hosts));

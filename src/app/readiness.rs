@@ -133,7 +133,7 @@ impl Readiness {
             None => {}
         }
         let floor = watched.as_ref().map_or(Usd::ZERO, |watched| watched.budgets.balance_floor);
-        let balance = self.summary.reading().map(|it| Usd::cents(it.listing.billing.balance_cents));
+        let balance = self.summary.reading().map(|it| it.listing.billing.balance().or_zero());
         if balance.is_some_and(|balance| balance <= floor) {
             degraded.push("balance");
         }

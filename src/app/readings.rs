@@ -59,7 +59,7 @@ async fn read(shared: &SharedState, summary: &BillingSummary) -> Readings {
     let watched = shared.watched.load_full();
     let watched = watched.as_deref();
     let balance = summary.reading().map(|reading| BalanceReading {
-        micros: reading.listing.billing.balance_cents.saturating_mul(10_000),
+        micros: reading.listing.billing.balance().as_micros(),
         age: store.now().saturating_sub(reading.as_of),
     });
     let budgets = match watched {

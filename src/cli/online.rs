@@ -151,7 +151,7 @@ fn print(
 ) -> io::Result<()> {
     let dollars = |amount| Usd::cents(amount).short();
     let (limit, usage) = (billing.rate_limit, billing.usage);
-    writeln!(out, "balance   {}", dollars(billing.balance_cents))?;
+    writeln!(out, "balance   {}", billing.balance().short())?;
     writeln!(out, "limit     {} requests in {} s", limit.requests, limit.window_seconds)?;
     let counters = [("chat", usage.chat), ("search", usage.search), ("images", usage.images)];
     for (name, UsageCounter { count, cost_cents }) in counters {

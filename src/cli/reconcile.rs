@@ -13,7 +13,7 @@ use crate::billing::checkpoints::{self, Comparison};
 use crate::billing::reconcile::{self, Decision, Drift, Undecided, Verdict};
 use crate::clock::iso8601;
 use crate::config::{Settings, Target};
-use crate::contract::money::Usd;
+use crate::contract::money::{SignedUsd, Usd};
 use crate::reports::text::strip_controls;
 use crate::store::{PurchaseRecord, PurchaseState};
 use crate::upstream::billing;
@@ -40,7 +40,7 @@ struct ReconcileReport {
     purchases: Vec<ReportedPurchase>,
     charged: Option<Usd>,
     unknown: Option<Usd>,
-    spent: Option<Usd>,
+    spent: Option<SignedUsd>,
     drift: Option<String>,
     /// With `--since-backup`: what was recorded, or would be.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -125,7 +125,7 @@ async fn compare(
         purchases: purchases(&comparison, verdict.as_ref()),
         charged: drift.map(|drift| drift.charged),
         unknown: drift.map(|drift| drift.unknown),
-        spent: drift.and_then(|drift| drift.spent),
+        spent: drift.map(|drift| drift.spent),
         drift: drift.map(|drift| drift.describe()),
         missing,
         checkpoint,
@@ -139,8 +139,8 @@ fn missing(drift: Option<Drift>) -> Result<Usd, &'static str> {
          then cannot be told",
     )?;
     drift.missing().ok_or(
-        "--since-backup: a counter of the gateway decreased, so the spending since the backup cannot \
-         be told",
+        "--since-backup: this machine's clock was set back, or the gateway's total decreased, so the \
+         spending since the backup cannot be told",
     )
 }
 
@@ -172,7 +172,8 @@ fn print(report: &ReconcileReport, out: &mut impl Write) -> Result<(), CommandEr
         missing,
         checkpoint,
     } = report;
-    let (Some(since), Some(charged), Some(unknown), Some(drift)) = (since, charged, unknown, drift)
+    let (Some(since), Some(charged), Some(unknown), Some(spent), Some(drift)) =
+        (since, charged, unknown, spent, drift)
     else {
         writeln!(out, "nothing to compare: outcomes can be resolved from the first checkpoint on")?;
         if !purchases.is_empty() {
@@ -191,10 +192,7 @@ fn print(report: &ReconcileReport, out: &mut impl Write) -> Result<(), CommandEr
     }
     let (charged, open) = (charged.short(), unknown.short());
     writeln!(out, "ledger     since then, {charged} charged, {open} unknown or in flight")?;
-    match spent {
-        Some(spent) => writeln!(out, "gateway    {} spent since then", spent.short())?,
-        None => writeln!(out, "gateway    counter went back")?,
-    }
+    writeln!(out, "gateway    {} spent since then", spent.short())?;
     writeln!(out, "drift      {drift}")?;
     if let Some(missing) = missing {
         let (missing, recorded) = (missing.short(), if *dry_run { "would be" } else { "was" });

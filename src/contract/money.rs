@@ -22,6 +22,10 @@ pub enum ParseUsdError {
     TooLarge,
 }
 
+/// An exact amount of US dollars that may be below zero, displayed as `-0.006000`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct SignedUsd(i64);
+
 /// The time that a budget is for, in UTC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Period {
@@ -209,6 +213,41 @@ impl Usd {
     }
 }
 
+impl SignedUsd {
+    pub const ZERO: Self = Self(0);
+
+    /// An amount that is too large is clamped.
+    pub fn micros(micros: i128) -> Self {
+        Self(i64::try_from(micros).unwrap_or(if micros < 0 { i64::MIN } else { i64::MAX }))
+    }
+
+    pub fn cents(cents: i64) -> Self {
+        Self::micros(i128::from(cents) * 10_000)
+    }
+
+    pub const fn as_micros(self) -> i64 {
+        self.0
+    }
+
+    /// Returns zero for an amount below zero.
+    pub fn or_zero(self) -> Usd {
+        Usd(u64::try_from(self.0).unwrap_or_default())
+    }
+
+    pub const fn abs(self) -> Usd {
+        Usd(self.0.unsigned_abs())
+    }
+
+    /// Formats as [`Usd::short`], such as `-$5.00`.
+    pub fn short(self) -> String {
+        format!("{}{}", self.sign(), self.abs().short())
+    }
+
+    const fn sign(self) -> &'static str {
+        if self.0 < 0 { "-" } else { "" }
+    }
+}
+
 /// Reads a plain decimal, as in settings and flags: `5`, `5.00`, `0.006`.
 impl std::str::FromStr for Usd {
     type Err = ParseUsdError;
@@ -250,6 +289,18 @@ impl fmt::Display for Usd {
         decimal::write(f, self.0 / MICROS, 1)?;
         f.write_str(".")?;
         decimal::write(f, self.0 % MICROS, 6)
+    }
+}
+
+impl fmt::Display for SignedUsd {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}{}", self.sign(), self.abs())
+    }
+}
+
+impl Serialize for SignedUsd {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
     }
 }
 
@@ -298,6 +349,22 @@ mod tests {
             assert_eq!(text.parse::<Usd>(), Err(why), "{text}");
         }
         assert_eq!(Usd::from_dollar_text("5.00"), Err(ParseUsdError::Malformed));
+    }
+
+    #[test]
+    fn amount_below_zero_has_a_sign() {
+        for (cents, long, short, left) in [
+            (-420, "-4.200000", "-$4.20", 0),
+            (-1, "-0.010000", "-$0.01", 0),
+            (0, "0.000000", "$0.00", 0),
+            (7, "0.070000", "$0.07", 70_000),
+        ] {
+            let amount = SignedUsd::cents(cents);
+            assert_eq!((amount.to_string(), amount.short()), (long.to_owned(), short.to_owned()));
+            assert_eq!(amount.or_zero(), Usd(left));
+        }
+        assert_eq!(SignedUsd::cents(i64::MIN).as_micros(), i64::MIN);
+        assert_eq!(SignedUsd::cents(i64::MAX).as_micros(), i64::MAX);
     }
 
     #[test]

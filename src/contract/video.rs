@@ -31,6 +31,7 @@ pub struct VideoRequest<'a> {
 pub struct VideoAccepted {
     pub request_id: Arc<str>,
     pub charged: Option<Usd>,
+    /// What is left for sales: zero if the account is in debt.
     pub balance: Option<Usd>,
 }
 
@@ -58,7 +59,10 @@ impl VideoAccepted {
         Some(Self {
             request_id: request_id.into(),
             charged: cost.and_then(|cost| dollars(cost.this_request)),
-            balance: balance.and_then(dollars),
+            balance: balance.and_then(|text| match text.contains('-') {
+                true => dollars(text.replacen('-', "", 1)).map(|_debt| Usd::ZERO),
+                false => dollars(text),
+            }),
         })
     }
 }
@@ -73,6 +77,12 @@ mod tests {
         let accepted = VideoAccepted::read(paid.as_bytes()).unwrap();
         assert_eq!(accepted.charged, Some(Usd::dollars(5)));
         assert_eq!(accepted.balance, Some(Usd::mills(1_250)));
+        for (balance, left) in
+            [("-$1.20", Some(Usd::ZERO)), ("$-1.20", Some(Usd::ZERO)), ("-", None), ("--$1", None)]
+        {
+            let body = format!(r#"{{"request_id":"r","balance":"{balance}"}}"#);
+            assert_eq!(VideoAccepted::read(body.as_bytes()).unwrap().balance, left, "{balance}");
+        }
         for odd in [
             r#"{"request_id":"r"}"#,
             r#"{"request_id":"r","cost":null,"balance":97.0}"#,

@@ -2,7 +2,8 @@
 
 use std::borrow::Cow;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
 
 pub const KEY_PREFIX: &str = "svc_sk_";
 pub const MAX_KEYS: usize = 5;
@@ -27,4 +28,24 @@ pub const ROLES: &[&str] = &["user", "assistant", "system"];
 pub struct Message<'a> {
     pub role: Cow<'a, str>,
     pub content: Cow<'a, str>,
+}
+
+#[derive(Deserialize)]
+struct ChatReply<'a> {
+    #[serde(borrow)]
+    message: ReplyMessage<'a>,
+}
+
+#[derive(Deserialize)]
+struct ReplyMessage<'a> {
+    #[serde(borrow)]
+    content: &'a RawValue,
+}
+
+/// Returns whether this is the response to a chat (2.4): an object whose `message.content` is text.
+pub fn is_chat_reply(body: &[u8]) -> bool {
+    let body = String::from_utf8_lossy(body);
+    // The text may have a lone surrogate, which JSON allows and a `String` does not.
+    serde_json::from_str::<ChatReply<'_>>(&body)
+        .is_ok_and(|reply| reply.message.content.get().starts_with('"'))
 }

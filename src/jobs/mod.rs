@@ -23,7 +23,7 @@ use arc_swap::ArcSwapOption;
 use futures_util::future;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::error;
@@ -62,6 +62,8 @@ pub struct PollerSetup {
     pub gateway: GatewayService,
     pub keys: Arc<[KeyId]>,
     pub status_words: JobsConfig,
+    /// Whether a failure counts at the first report, as the sandbox's do.
+    pub trusts_failures: bool,
     /// Whether other machines can connect, so that an address does not identify a caller.
     pub is_public: bool,
 }
@@ -109,9 +111,10 @@ impl JobRegistry {
     }
 
     /// Applies new settings. The first call resumes all open jobs, or, if several servers share the
-    /// ledger, those that no other polls.
+    /// ledger, those that no other polls. Later ones read the kept statuses of open jobs again.
     pub fn reconfigure(&self, setup: PollerSetup) {
         if self.0.setup.swap(Some(Arc::new(setup))).is_some() {
+            lock(&self.0.polled).values().for_each(|polling| polling.job.reread());
             return;
         }
         let shared = Arc::clone(&self.0);
@@ -143,8 +146,32 @@ impl JobRegistry {
         }
     }
 
-    /// Returns the latest status of a job, and waits for the first one.
+    /// Returns the latest status of a job, and waits for the first one. A job that has ended is
+    /// polled again, at most once a minute, for the next caller that asks.
     pub async fn status(&self, request_id: &str, caller: &Caller) -> Result<StatusUpdate, Problem> {
+        let status = self.kept_status(request_id, caller).await?;
+        if status.state != JobState::Open {
+            let job = self.get(request_id, caller).await?;
+            self.0.start(job, Duration::ZERO);
+        }
+        Ok(status)
+    }
+
+    /// Returns the status of a job that has ended after another poll, or after one less than a minute
+    /// ago.
+    pub async fn polled_status(&self, request_id: &str, caller: &Caller) -> Option<StatusUpdate> {
+        let job = self.get(request_id, caller).await.ok().filter(|job| !job.is_open())?;
+        let mut updates = self.0.start(job, Duration::ZERO).subscribe();
+        let polled = updates.wait_for(|update| update.polls > 0);
+        timeout(FIRST_STATUS_TIMEOUT, polled).await.ok()?.ok()?.status.clone()
+    }
+
+    /// Returns the latest status of a job, and waits for the first one.
+    pub async fn kept_status(
+        &self,
+        request_id: &str,
+        caller: &Caller,
+    ) -> Result<StatusUpdate, Problem> {
         let JobSubscription { polled, mut updates } = self.subscribe(request_id, caller).await?;
         polled.lease();
         let before = updates.borrow().polls;
@@ -178,11 +205,13 @@ impl JobRegistry {
             Some(_) => return Err(not_found()),
             None => {
                 let found = self.0.store.find_job(request_id.into()).await.map_err(unavailable)?;
-                let job = found.filter(|job| may_see(caller, job)).ok_or_else(not_found)?;
-                if job.is_open() {
-                    self.0.poll_or_follow(job)
-                } else {
-                    Arc::new(PolledJob::new(job))
+                let mut job = found.filter(|job| may_see(caller, job)).ok_or_else(not_found)?;
+                let was_open = job.is_open();
+                self.0.reread(&mut job);
+                match (was_open, job.is_open()) {
+                    (true, _) => self.0.poll_or_follow(job),
+                    (false, true) => self.0.start(job, Duration::ZERO),
+                    (false, false) => Arc::new(PolledJob::new(job)),
                 }
             }
         };
@@ -211,8 +240,11 @@ impl JobRegistry {
         let mut jobs = self.0.store.jobs_of(owner, MAX_LISTED).await.map_err(unavailable)?;
         let polled = lock(&self.0.polled);
         for job in &mut jobs {
-            if let Some(polling) = polled.get(&job.request_id) {
-                job.latest_update.clone_from(&polling.job.updates.borrow().status);
+            match polled.get(&job.request_id) {
+                Some(polling) => {
+                    job.latest_update.clone_from(&polling.job.updates.borrow().status);
+                }
+                None => self.0.reread(job),
             }
         }
         Ok(jobs)
@@ -270,6 +302,16 @@ impl Shared {
         #[cfg(feature = "postgres")]
         let polled = polled.or_else(|| self.followed.get(request_id));
         polled
+    }
+
+    /// Reads the status of a job that has ended again, by the words of today.
+    fn reread(&self, job: &mut Job) {
+        let setup = self.setup.load();
+        if let (Some(setup), Some(update)) = (&*setup, &mut job.latest_update)
+            && update.state != JobState::Open
+        {
+            update.state = setup.status_words.reread(update);
+        }
     }
 
     /// An open job that this server does not poll is polled by another, if there are any.

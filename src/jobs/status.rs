@@ -13,21 +13,32 @@ use crate::config::JobsConfig;
 use crate::store::{JobState, StatusUpdate};
 
 impl JobsConfig {
-    /// A body without a state but with a result URL is finished. An unknown word means open.
+    /// Reads a status body. A job is finished only with a result URL, because a word such as
+    /// `success` may be about the request. An unknown word means open, and no word means finished.
     pub fn state(&self, body: &[u8]) -> JobState {
-        let Some(word) = state_word(body) else {
-            let has_result = self.result_url(body).is_some();
-            return if has_result { JobState::Finished } else { JobState::Open };
-        };
-        let word = word.to_lowercase();
-        let is = |words: &[String]| words.iter().any(|known| known.to_lowercase() == word);
-        if is(&self.finished) {
-            JobState::Finished
-        } else if is(&self.failed) {
+        let word = state_word(body);
+        let is = |words| word.as_deref().is_some_and(|word| contains(words, word));
+        if is(&self.failed) {
             JobState::Failed
+        } else if (word.is_none() || is(&self.finished)) && self.result_url(body).is_some() {
+            JobState::Finished
         } else {
             JobState::Open
         }
+    }
+
+    /// Returns the state of a job whose status was kept as `known`, by the words of today. A failure
+    /// has to be reported twice, so a body alone makes no job fail.
+    pub fn reread(&self, known: &StatusUpdate) -> JobState {
+        let state = self.state(&known.body);
+        let is_first_report = state == JobState::Failed && known.state != JobState::Failed;
+        if is_first_report { JobState::Open } else { state }
+    }
+
+    /// Returns whether the body has a word for an end, with or without a result.
+    pub fn claims_end(&self, body: &[u8]) -> bool {
+        let is_end = |word: &str| contains(&self.finished, word) || contains(&self.failed, word);
+        state_word(body).is_some_and(|word| is_end(&word))
     }
 
     pub fn result_url(&self, body: &[u8]) -> Option<String> {
@@ -37,6 +48,10 @@ impl JobsConfig {
         let at = |pointer| text_at(body, std::slice::from_ref(pointer));
         self.result.iter().find_map(|pointer| at(pointer).filter(is_web))
     }
+}
+
+fn contains(words: &[String], word: &str) -> bool {
+    words.iter().any(|known| known.to_lowercase() == word.to_lowercase())
 }
 
 /// Guess: the state is in one of these fields.
@@ -138,11 +153,21 @@ mod tests {
     #[test]
     fn state_follows_configured_words_and_unknown_word_means_open() {
         for (body, state, word) in [
-            (r#"{"status":"completed"}"#, JobState::Finished, Some("completed")),
+            (r#"{"status":"completed"}"#, JobState::Open, Some("completed")),
+            (
+                r#"{"status":"completed","data":{"status":"running"},"url":null}"#,
+                JobState::Open,
+                Some("completed"),
+            ),
+            (r#"{"status":"failed","url":"https://x/a.mp4"}"#, JobState::Failed, Some("failed")),
             (r#"{"Status":"DONE","url":"https://x/a.mp4"}"#, JobState::Finished, Some("DONE")),
             (r#"{"STATE":"Failed"}"#, JobState::Failed, Some("Failed")),
             (r#"{"state":"failed","status":"rendering"}"#, JobState::Open, Some("rendering")),
-            (r#"{"state":"completed","status":7}"#, JobState::Finished, Some("completed")),
+            (
+                r#"{"state":"completed","status":7,"url":"https://x/a.mp4"}"#,
+                JobState::Finished,
+                Some("completed"),
+            ),
             (r#"{"url":"https://x/a.mp4"}"#, JobState::Finished, None),
             (r#"{"output":["http://x/a.mp4"]}"#, JobState::Finished, None),
             (r#"{"status":"queued","url":"https://x/a.mp4"}"#, JobState::Open, Some("queued")),

@@ -18,7 +18,10 @@ use crate::upstream::{Error, GatewayCall, GatewayReply, GatewayRequest};
 pub(crate) type Script = Vec<Option<(u16, &'static str)>>;
 
 const RUNNING: Option<(u16, &str)> = Some((200, r#"{"status":"running"}"#));
-const DONE: Option<(u16, &str)> = Some((200, r#"{"status":"completed"}"#));
+const DONE: Option<(u16, &str)> = Some((200, r#"{"status":"completed","url":"https://x/a"}"#));
+const RENEWED: Option<(u16, &str)> = Some((200, r#"{"status":"completed","url":"https://x/b"}"#));
+const NO_ADDRESS: Option<(u16, &str)> = Some((200, r#"{"status":"completed"}"#));
+const FAILED: Option<(u16, &str)> = Some((200, r#"{"status":"failed"}"#));
 
 /// Jobs before a gateway that is scripted.
 pub(crate) struct Fake {
@@ -63,12 +66,8 @@ impl Fake {
         jobs.reconfigure(PollerSetup {
             gateway: GatewayService::new(gateway),
             keys: Arc::from([KeyId([1; 8]), KeyId([2; 8])]),
-            status_words: JobsConfig {
-                finished: vec!["completed".to_owned()],
-                failed: vec!["failed".to_owned()],
-                result: vec![],
-                keep_prompts: false,
-            },
+            status_words: words("completed", "failed"),
+            trusts_failures: false,
             is_public: false,
         });
         Self { jobs, stop, book, asked, polls }
@@ -85,8 +84,33 @@ impl Fake {
         self.polls.load(Ordering::SeqCst)
     }
 
+    /// Applies settings with these words, as a reload does.
+    fn reload(&self, status_words: JobsConfig, is_public: bool) {
+        let PollerSetup { gateway, keys, .. } = &*self.jobs.0.setup.load_full().unwrap();
+        self.jobs.reconfigure(PollerSetup {
+            gateway: gateway.clone(),
+            keys: Arc::clone(keys),
+            status_words,
+            trusts_failures: false,
+            is_public,
+        });
+    }
+
+    async fn state(&self, request_id: &str) -> JobState {
+        self.jobs.status(request_id, &caller()).await.unwrap().state
+    }
+
     async fn stored(&self, request_id: &str) -> Job {
         self.book.find_job(request_id.into()).await.unwrap().unwrap()
+    }
+}
+
+fn words(finished: &str, failed: &str) -> JobsConfig {
+    JobsConfig {
+        finished: vec![finished.to_owned()],
+        failed: vec![failed.to_owned()],
+        result: vec!["/url".to_owned()],
+        keep_prompts: false,
     }
 }
 
@@ -177,11 +201,11 @@ async fn restart_resumes_open_jobs_only() {
     sleep(secs(60)).await;
     assert!(!second.stored("open").await.is_open());
     let polls = second.polls();
-    for id in ["open", "ended"] {
-        assert_eq!(second.jobs.status(id, &caller()).await.unwrap().state, JobState::Finished);
-    }
     sleep(secs(3_600)).await;
     assert_eq!(second.polls(), polls);
+    for id in ["open", "ended"] {
+        assert_eq!(second.state(id).await, JobState::Finished);
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -269,12 +293,129 @@ async fn ended_job_is_dropped_and_watchers_keep_last_status() {
     fake.accept("watched").await;
     let watching = fake.jobs.subscribe("watched", &caller()).await.unwrap();
     sleep(secs(2)).await;
+    assert!(watching.has_ended());
+    assert_eq!(fake.polls(), 2);
+    assert_eq!(fake.state("watched").await, JobState::Finished);
+    sleep(secs(61)).await;
     assert!(lock(&fake.jobs.0.polled).is_empty());
     assert!(fake.jobs.0.tasks.is_empty());
-    assert!(watching.has_ended());
+    let kept = fake.jobs.kept_status("watched", &caller()).await.unwrap();
+    assert_eq!(kept.state, JobState::Finished, "the store remembers it");
+    sleep(secs(600)).await;
+    assert_eq!(fake.polls(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn job_without_an_address_is_polled_on_more_slowly() {
+    let fake = Fake::new(vec![NO_ADDRESS, NO_ADDRESS, NO_ADDRESS, DONE]);
+    fake.accept("r").await;
+    assert_eq!(fake.state("r").await, JobState::Open);
+    sleep(secs(60)).await;
+    assert_eq!(fake.state("r").await, JobState::Finished);
+
+    let never = Fake::new(vec![NO_ADDRESS]);
+    never.accept("r").await;
+    let _watching = never.jobs.subscribe("r", &caller()).await.unwrap();
+    sleep(secs(3_600)).await;
+    assert_eq!(never.state("r").await, JobState::Open);
+    assert!((100..=130).contains(&never.polls()), "{} polls in an hour", never.polls());
+}
+
+#[tokio::test(start_paused = true)]
+async fn failure_counts_once_it_is_reported_a_minute_apart() {
+    let fake = Fake::new(vec![FAILED]);
+    fake.accept("r").await;
+    for _ in 0..60 {
+        assert_eq!(fake.state("r").await, JobState::Open);
+        sleep(secs(1)).await;
+    }
+    sleep(secs(60)).await;
+    assert_eq!(fake.state("r").await, JobState::Failed);
+    assert_eq!(fake.stored("r").await.latest_update.unwrap().state, JobState::Failed);
+
+    // An error for a moment is no failure, however often it comes.
+    let passing = Fake::new(vec![FAILED, RUNNING, FAILED, FAILED, RUNNING, FAILED, DONE]);
+    passing.accept("r").await;
+    while passing.state("r").await == JobState::Open {
+        sleep(secs(1)).await;
+    }
+    assert_eq!((passing.state("r").await, passing.polls()), (JobState::Finished, 7));
+}
+
+#[tokio::test(start_paused = true)]
+async fn ended_job_is_polled_once_a_minute_for_those_who_ask() {
+    let fake = Fake::new(vec![DONE, RENEWED, RUNNING]);
+    fake.accept("r").await;
+    sleep(secs(2)).await;
+    let first = fake.stored("r").await.latest_update.unwrap();
+    let address = |status: &StatusUpdate| status_url(&status.body);
+    for _ in 0..50 {
+        let status = fake.jobs.status("r", &caller()).await.unwrap();
+        assert_eq!(address(&status), "https://x/a");
+        sleep(secs(1)).await;
+    }
+    assert_eq!(fake.polls(), 1);
+    sleep(secs(60)).await;
+    for turn in 0..50 {
+        let status = fake.jobs.status("r", &caller()).await.unwrap();
+        let expected = if turn < 2 { "https://x/a" } else { "https://x/b" };
+        assert!(turn == 1 || address(&status) == expected, "{turn}: {status:?}");
+        assert_eq!((status.state, status.at), (JobState::Finished, first.at));
+        sleep(secs(1)).await;
+    }
+    assert_eq!(fake.polls(), 2);
+    let renewed = fake.stored("r").await.latest_update.unwrap();
+    assert_eq!((address(&renewed), renewed.at), ("https://x/b".to_owned(), first.at));
+    // It is not taken back.
+    sleep(secs(60)).await;
+    fake.state("r").await;
+    sleep(secs(10)).await;
+    assert_eq!((fake.polls(), fake.state("r").await), (3, JobState::Finished));
+}
+
+fn status_url(body: &[u8]) -> String {
+    words("completed", "failed").result_url(body).expect("an address")
+}
+
+#[tokio::test(start_paused = true)]
+async fn failed_job_that_finishes_after_all_is_finished() {
+    let fake = Fake::new(vec![FAILED]);
+    fake.accept("r").await;
+    sleep(secs(120)).await;
+    assert_eq!(fake.stored("r").await.latest_update.unwrap().state, JobState::Failed);
+    let later = Fake::on(fake.book.clone(), vec![DONE], Duration::ZERO);
+    assert_eq!(later.state("r").await, JobState::Failed);
+    let status = later.jobs.polled_status("r", &caller()).await.unwrap();
+    assert_eq!((status.state, later.polls()), (JobState::Finished, 1));
+    assert!(later.jobs.polled_status("r", &caller()).await.is_some());
+    assert_eq!(later.polls(), 1, "once a minute");
+    assert_eq!(later.stored("r").await.latest_update.unwrap().state, JobState::Finished);
+}
+
+#[tokio::test(start_paused = true)]
+async fn reload_reads_kept_statuses_again() {
+    let fake = Fake::new(vec![Some((200, r#"{"status":"fertig","url":"https://x/a"}"#))]);
+    fake.accept("r").await;
+    sleep(secs(10)).await;
+    assert!(fake.stored("r").await.is_open());
     let polls = fake.polls();
-    assert_eq!(fake.jobs.status("watched", &caller()).await.unwrap().state, JobState::Finished);
-    assert_eq!(fake.polls(), polls, "the store remembers it");
+    fake.reload(words("fertig", "failed"), false);
+    sleep(Duration::from_millis(1)).await;
+    assert_eq!(fake.stored("r").await.latest_update.unwrap().state, JobState::Finished);
+    assert_eq!(fake.polls(), polls);
+
+    // The word never meant a failure.
+    let fake = Fake::new(vec![FAILED]);
+    fake.accept("r").await;
+    sleep(secs(120)).await;
+    assert_eq!(fake.state("r").await, JobState::Failed);
+    sleep(secs(120)).await;
+    fake.reload(words("completed", "error"), false);
+    assert!(fake.jobs.list(&caller()).await.unwrap()[0].is_open());
+    let watching = fake.jobs.subscribe("r", &caller()).await.unwrap();
+    let polls = fake.polls();
+    sleep(secs(60)).await;
+    assert!(!watching.has_ended() && fake.polls() > polls + 5);
 }
 
 #[tokio::test(start_paused = true)]
@@ -291,14 +432,7 @@ async fn jobs_are_listed_with_latest_status_for_identified_callers_only() {
     let other = Caller::Address([192, 0, 2, 2].into());
     assert_eq!(fake.jobs.list(&other).await.unwrap(), []);
 
-    let setup = fake.jobs.0.setup.load_full().unwrap();
-    let (gateway, status_words) = (setup.gateway.clone(), setup.status_words.clone());
-    fake.jobs.reconfigure(PollerSetup {
-        gateway,
-        keys: Arc::from([]),
-        status_words,
-        is_public: true,
-    });
+    fake.reload(words("completed", "failed"), true);
     let refused = fake.jobs.list(&caller()).await.unwrap_err();
     assert_eq!(refused.kind().code, "invalid_request");
     let body = String::from_utf8(refused.to_json("").to_vec()).unwrap();

@@ -40,7 +40,7 @@ pub struct SlotReading {
 
 #[derive(Clone, Copy, Debug)]
 pub struct BalanceReading {
-    pub micros: u64,
+    pub micros: i64,
     pub age: Duration,
 }
 
@@ -145,15 +145,15 @@ fn count(count: usize) -> u64 {
     u64::try_from(count).unwrap_or(u64::MAX)
 }
 
-fn signed(value: u64) -> i64 {
-    i64::try_from(value).unwrap_or(i64::MAX)
+fn signed(value: impl TryInto<i64>) -> i64 {
+    value.try_into().unwrap_or(i64::MAX)
 }
 
 fn histogram(registry: &mut Registry, name: &str, help: &str, histogram: Histogram) {
     registry.register(name, help, histogram);
 }
 
-fn gauge(registry: &mut Registry, name: &str, help: &str, value: u64) {
+fn gauge(registry: &mut Registry, name: &str, help: &str, value: impl TryInto<i64>) {
     registry.register(name, help, ConstGauge::new(signed(value)));
 }
 

@@ -95,9 +95,13 @@ pub(super) fn charge(order: &Order, reply: &Result<GatewayReply, Error>) -> Char
     let reply = match reply {
         Ok(reply) if reply.status.is_success() => reply,
         Ok(_refusal) => return Charge::Free,
-        Err(error) if error.charged() == Charged::No => return Charge::Free,
-        // Only a parsed reply proves a charge.
-        Err(_) => return Charge::Unknown,
+        Err(error) => {
+            return match error.charged() {
+                Charged::No => Charge::Free,
+                Charged::Yes => Charge::Paid(order.price),
+                Charged::Unknown => Charge::Unknown,
+            };
+        }
     };
     let stated = reply.video.as_ref().and_then(|video| video.charged);
     Charge::Paid(stated.filter(|stated| *stated <= MAX_CREDIBLE).unwrap_or(order.price))

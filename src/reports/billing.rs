@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::{Reports, unavailable};
 use crate::billing::summary::{SummaryReading, visible_prefix};
 use crate::clock::iso8601;
-use crate::contract::money::Usd;
+use crate::contract::money::{SignedUsd, Usd};
 use crate::problem::Problem;
 use crate::response::{self, Response};
 use crate::store::{PurchaseRecord, Snapshot};
@@ -35,7 +35,7 @@ impl Reports {
 
 fn account(SummaryReading { listing, as_of, .. }: &SummaryReading) -> Value {
     let ApiKeysResponse { keys, billing } = listing.as_ref();
-    let balance = Usd::cents(billing.balance_cents);
+    let balance = billing.balance();
     let spent = Usd::cents(billing.usage.total_spent_cents);
     json!({
         "as_of": iso8601(*as_of),
@@ -63,7 +63,7 @@ fn key(row: &ApiKey) -> Value {
 }
 
 fn checkpoint(snapshot: &Snapshot) -> Value {
-    let balance = Usd::cents(snapshot.balance_cents);
+    let balance = SignedUsd::cents(snapshot.balance_cents);
     let spent = Usd::cents(snapshot.spent_cents);
     json!({
         "at": iso8601(snapshot.at),

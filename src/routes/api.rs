@@ -38,13 +38,15 @@ pub(super) async fn video_status(cx: HandlerContext) -> HandlerResult {
 
 pub(super) async fn video_content(cx: HandlerContext) -> HandlerResult {
     let request_id = validate::video_status(cx.query())?;
-    let status = cx.handlers.jobs.status(&request_id, &cx.call.caller).await?;
-    content(&cx, &status.body).await
+    content(&cx, &request_id).await
 }
 
-pub(super) async fn content(cx: &HandlerContext, status: &[u8]) -> HandlerResult {
+pub(super) async fn content(cx: &HandlerContext, request_id: &str) -> HandlerResult {
     let (head, caller) = (&cx.call.head, (&cx.call.caller, &cx.call.session));
-    cx.handlers.videos.content(status, head.method.clone(), head.headers.get(RANGE), caller).await
+    cx.handlers
+        .videos
+        .content(request_id, head.method.clone(), head.headers.get(RANGE), caller)
+        .await
 }
 
 pub(super) async fn passthrough_buy(cx: HandlerContext) -> HandlerResult {

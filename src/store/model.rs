@@ -324,7 +324,8 @@ pub const SETTLES_WITHIN: Duration = Duration::from_secs(300);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Snapshot {
     pub at: Duration,
-    pub balance_cents: u64,
+    /// Below zero if the account is in debt.
+    pub balance_cents: i64,
     pub chats: u64,
     pub chat_cents: u64,
     pub spent_cents: u64,

@@ -192,7 +192,8 @@ impl Store {
         /// changes only by [`update_job`](Self::update_job).
         insert_job(job: &Job) -> (), other("insert_job");
 
-        /// Records the gateway's latest status of a job, unless it has ended or is not known.
+        /// Records the gateway's latest status of a job, unless it is not known. A job that has ended
+        /// changes only to finished, and a finished one only the body of its status.
         update_job(request_id: Arc<str>, update: StatusUpdate) -> (), other("update_job");
 
         /// Records the last status of a job. If the settlement that records the job still waits for
@@ -399,8 +400,8 @@ impl Store {
         /// Returns every purchase after `settled`, in order, and the earlier ones that may still
         /// change.
         ///
-        /// Those are unknown ones, and charged videos without a finished job whose end, or whose
-        /// job's failure, is later than `refundable` (wall-clock time since the Unix epoch).
+        /// Those are unknown ones, and charged videos whose end, or whose job's failure, is later
+        /// than `refundable` (wall-clock time since the Unix epoch).
         evidence(settled: u64, refundable: Duration) -> Vec<Evidence>, other("evidence");
 
         /// Returns whether these key ids are the ledger's: none is recorded yet, or at least one

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 use tower::{Service, ServiceExt};
 
 use super::{Error, GatewayCall, GatewayReply, GatewayRequest, UnparsableReply};
+use crate::contract::money::SignedUsd;
 use crate::store::AccountLimit;
 
 const MAX_ID_LENGTH: usize = 256;
@@ -40,10 +41,16 @@ pub struct ApiKey {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct GatewayBilling {
-    /// Rounded to cents, so a chat of $0.003 may not change it.
-    pub balance_cents: u64,
+    /// Rounded to cents, so a chat of $0.003 may not change it. Below zero if the account is in debt.
+    pub balance_cents: i64,
     pub rate_limit: AccountLimit,
     pub usage: GatewayUsage,
+}
+
+impl GatewayBilling {
+    pub fn balance(&self) -> SignedUsd {
+        SignedUsd::cents(self.balance_cents)
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
@@ -145,7 +152,6 @@ mod tests {
         for (from, to) in [
             ("\"balanceCents\": 4210", "\"balanceCents\": \"4210\""),
             ("\"balanceCents\": 4210", "\"balanceCents\": 42.1"),
-            ("\"balanceCents\": 4210", "\"balanceCents\": -1"),
             ("\"balanceCents\": 4210", "\"balanceCents\": null"),
             ("\"balanceCents\": 4210", "\"balance\": 4210"),
             ("\"balanceCents\": 4210", "\"balanceCents\": 1, \"balanceCents\": 4210"),

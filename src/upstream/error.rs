@@ -31,6 +31,9 @@ pub enum Error {
     TooLarge(UnparsableReply),
     #[error("the body of a {0} reply does not match the contract")]
     Unparsable(StatusCode, UnparsableReply),
+    /// A chat's 2xx with an object. It counts as charged, and `tollgate reconcile` does not rely on it.
+    #[error("the reply has no message.content")]
+    NoContent(UnparsableReply),
     /// A 401. Guess: it is free.
     #[error("the gateway rejected key {}", key + 1)]
     KeyRejected { key: usize },
@@ -55,12 +58,13 @@ impl Error {
     /// Returns (charged, any byte may have been sent, problem if not charged, its `Retry-After`).
     #[rustfmt::skip]
     fn meaning(&self) -> (Charged, bool, &'static Kind, Option<Duration>) {
-        use Charged::{No, Unknown};
+        use Charged::{No, Unknown, Yes};
         match self {
             Self::Unreachable(_) | Self::ClosedBeforeSend => (No, false, &GATEWAY_UNREACHABLE, None),
             // A 2xx that is no valid reply may come from a middlebox: it proves no charge.
             Self::Lost(_) | Self::Timeout(_) | Self::Status(_) | Self::Encoded | Self::TooLarge(_)
             | Self::Unparsable(..) => (Unknown, true, &GATEWAY_UNREACHABLE, None),
+            Self::NoContent(_) => (Yes, true, &GATEWAY_UNREACHABLE, None),
             Self::KeyRejected { .. } | Self::AllKeysRejected => (No, true, &GATEWAY_KEY_REJECTED, None),
             Self::Throttled { retry_after } => (No, true, &GATEWAY_BUSY, Some(retry_after.unwrap_or(DEFAULT_RETRY_AFTER))),
             Self::NoSlot { retry_after } => (No, false, &GATEWAY_BUSY, Some(*retry_after)),
@@ -82,7 +86,10 @@ impl Error {
 
     /// Returns the body of a reply that may have been paid for and cannot be parsed.
     pub fn unparsable_reply(&self) -> Option<&Bytes> {
-        let (Self::Unparsable(_, reply) | Self::TooLarge(reply)) = self else { return None };
+        let (Self::Unparsable(_, reply) | Self::TooLarge(reply) | Self::NoContent(reply)) = self
+        else {
+            return None;
+        };
         Some(&reply.0).filter(|body| !body.is_empty())
     }
 
@@ -90,9 +97,10 @@ impl Error {
     pub fn purchase_problem(&self) -> Problem {
         match self.charged() {
             Charged::No => self.read_problem(),
-            charged @ (Charged::Yes | Charged::Unknown) => {
-                Problem::new(&OUTCOME_UNKNOWN).charged(charged)
-            }
+            Charged::Yes => Problem::new(&OUTCOME_UNKNOWN)
+                .charged(Charged::Yes)
+                .detail(format!("it was charged, but {self}")),
+            Charged::Unknown => Problem::new(&OUTCOME_UNKNOWN),
         }
     }
 

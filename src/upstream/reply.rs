@@ -10,6 +10,7 @@ use serde::de::IgnoredAny;
 use super::{Error, GatewayCall, UnparsableReply};
 use crate::contract::money::Usd;
 use crate::contract::video::VideoAccepted;
+use crate::contract::wire::is_chat_reply;
 
 /// A reply that may reach a caller: a success as the contract describes it, or a final refusal.
 #[derive(Clone, Debug)]
@@ -51,24 +52,29 @@ impl GatewayReply {
         body: Bytes,
         key: usize,
     ) -> Result<Self, Error> {
-        let is_video = status.is_success() && matches!(call, GatewayCall::Video(_));
-        let video = is_video.then(|| VideoAccepted::read(&body)).flatten();
-        let is_json = video.is_some() || serde_json::from_slice::<IgnoredAny>(&body).is_ok();
+        let is_json = || serde_json::from_slice::<IgnoredAny>(&body).is_ok();
         if !status.is_success() {
-            return Ok(Self { status, is_json, body, key, video: None });
+            return Ok(Self { status, is_json: is_json(), body, key, video: None });
         }
+        let mut video = None;
         let is_valid = match call {
-            GatewayCall::Chat(_) | GatewayCall::VideoStatus { .. } | GatewayCall::Billing => {
-                is_object(&body)
+            GatewayCall::Chat(_) if is_chat_reply(&body) => true,
+            GatewayCall::Chat(_) if is_object(&body) && is_json() => {
+                return Err(Error::NoContent(UnparsableReply::from_body(&body)));
             }
+            GatewayCall::Chat(_) => false,
+            GatewayCall::Video(_) => {
+                video = VideoAccepted::read(&body);
+                video.is_some()
+            }
+            GatewayCall::VideoStatus { .. } | GatewayCall::Billing => is_object(&body) && is_json(),
             // Guess: JSON, like all endpoints of the contract (4).
-            GatewayCall::Passthrough { .. } => true,
-            GatewayCall::Video(_) => video.is_some(),
+            GatewayCall::Passthrough { .. } => is_json(),
         };
-        if !(is_json && is_valid) {
+        if !is_valid {
             return Err(Error::Unparsable(status, UnparsableReply::from_body(&body)));
         }
-        Ok(Self { status, is_json, body, key, video })
+        Ok(Self { status, is_json: true, body, key, video })
     }
 
     /// Returns the remaining credit, if the reply states it (2.5).
@@ -128,7 +134,14 @@ mod tests {
         };
         for (what, body, passes) in [
             (chat(), r#"{"message":{"content":"hi"}}"#, true),
-            (chat(), r#" {"message":{}} "#, true),
+            (chat(), r#" {"message":{"role":"assistant","content":""},"n":1e999} "#, true),
+            (chat(), r#"{"message":{"content":"\ud800"}}"#, true),
+            (chat(), r#" {"message":{}} "#, false),
+            (chat(), r#"{"message":{"content":null}}"#, false),
+            (chat(), r#"{"message":{"content":["hi"]}}"#, false),
+            (chat(), r#"{"message":"hi"}"#, false),
+            (chat(), r#"{"error":"no credit"}"#, false),
+            (chat(), r#"{"message":{"content":"hi"}}{}"#, false),
             (chat(), "", false),
             (chat(), "[]", false),
             (chat(), "{\"message\"", false),

@@ -168,7 +168,7 @@ function trend(points) {
   const most = Math.max(1, ...points.map(({ micros }) => micros));
   const [first, last] = [points[0], points.at(-1)];
   const span = Math.max(1, last.at - first.at);
-  const place = ({ at, micros }) => `${((at - first.at) / span) * 1000},${Math.round(200 - (micros / most) * 200)}`;
+  const place = ({ at, micros }) => `${((at - first.at) / span) * 1000},${Math.round(200 - (Math.max(0, micros) / most) * 200)}`;
   const day = ({ at }) => dayName(new Date(at).toISOString().slice(0, 10));
   const shape = (tag, attributes, ...children) => {
     const made = document.createElementNS('http://www.w3.org/2000/svg', tag);

@@ -9,6 +9,7 @@ const dollars = new Intl.NumberFormat('en-US', { style: 'currency', currency: 'U
 
 /** Formats micro-dollars exactly: `$0.006`, `$5.00`, `$1,234.50`. Uses integers only, so nothing is rounded. */
 export function price(amount) {
+  if (amount < 0) return `-${price(-amount)}`;
   const rest = String(amount % 1_000_000).padStart(6, '0').replace(/0{1,4}$/, '');
   return `${dollars.format(Math.floor(amount / 1_000_000))}.${rest}`;
 }

@@ -8,9 +8,9 @@ use std::thread;
 
 use rusqlite::Connection;
 use tollgate::contract::money::Usd;
-use tollgate::store::{PurchaseRecord, PurchaseState};
+use tollgate::store::{AccountStatus, PurchaseRecord, PurchaseState};
 
-use crate::commands::fixture::{CHAT_BODY, Fixture, KEY, Server, post};
+use crate::commands::fixture::{CHAT_BODY, Fixture, KEY, MINUTE, Server, VIDEO, charged, post};
 use crate::support::{process, until};
 
 /// The gateway accepts 60 requests a minute.
@@ -180,4 +180,24 @@ impl TempList {
         names.sort();
         Self(names)
     }
+}
+
+#[test]
+fn purchase_in_flight_at_the_checkpoint_is_no_drift() {
+    let fixture = Fixture::with_ledger();
+    let running = fixture.enter(VIDEO, "192.0.2.1", None, 61 * MINUTE);
+    fixture.checkpoint(60 * MINUTE);
+    fixture.charge_video(VIDEO.1);
+    let ledger = fixture.ledger(59 * MINUTE);
+    fixture.runtime.block_on(async {
+        ledger.mark_sent(running, AccountStatus::Confirmed).await.unwrap();
+        ledger.settle(running, charged(VIDEO.2).unwrap()).await.unwrap();
+    });
+    for dry_run in [&["--dry-run"][..], &[]] {
+        let out = fixture.done(&[&["reconcile", "--since-backup"], dry_run].concat());
+        let drift = "drift      none, if $3.00 of what is unknown or was in flight was charged";
+        assert!(out.lines().any(|line| line == drift), "{out}");
+        assert!(out.contains("missing    $0.00 w"), "{out}");
+    }
+    assert_eq!(fixture.rows().len(), 1, "nothing was booked");
 }

@@ -173,7 +173,7 @@ impl Fixture {
         let cents = |micros: u64| micros / 10_000;
         let snapshot = Snapshot {
             at: clock::wall() - ago,
-            balance_cents: cents(self.sandbox.balance().as_micros()),
+            balance_cents: i64::try_from(cents(self.sandbox.balance().as_micros())).unwrap(),
             chats,
             chat_cents: cents(chats * 3_000),
             spent_cents: cents(self.sandbox.charged().as_micros()),

@@ -3,7 +3,6 @@
 use crate::support::{Ending, Reply, Upstream};
 
 const BOOKS: &str = r#"{"keys":[{"id":"key_1","name":"production","keyPrefix":"svc_sk_CANARY_01","createdAt":null,"lastUsedAt":null,"revokedAt":null,"usageCount":7}],"billing":{"balanceCents":4210,"rateLimit":{"requests":60,"windowSeconds":60},"usage":{"chat":{"count":3,"costCents":1},"totalSpentCents":790}}}"#;
-const CHAT: &str = r#"{"choices":[{"message":{"role":"assistant","content":"hello"}}]}"#;
 
 /// One whose rate limit is 60 requests in 60 seconds.
 pub(crate) fn recorder() -> Upstream {
@@ -29,6 +28,6 @@ fn answering(books: Reply) -> Upstream {
         _ if String::from_utf8_lossy(&received.body).contains("lost") => {
             Reply::nothing(Ending::Fin)
         }
-        _ => Reply::new(200, CHAT),
+        _ => Reply::chat("hello"),
     })
 }

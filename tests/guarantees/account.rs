@@ -15,13 +15,13 @@ struct Account {
 }
 
 impl Account {
-    fn with(cents: u64) -> Self {
+    fn with(cents: i64) -> Self {
         Self::that(cents, |_| None)
     }
 
     /// `answer` comes first; what it leaves open is answered as usual.
     fn that(
-        cents: u64,
+        cents: i64,
         answer: impl Fn(&ReceivedRequest) -> Option<Reply> + Send + Sync + 'static,
     ) -> Self {
         let questions = Arc::<AtomicUsize>::default();
@@ -49,7 +49,7 @@ impl Account {
     }
 }
 
-fn books(cents: u64) -> Reply {
+fn books(cents: i64) -> Reply {
     let count = json!({"count": 0, "costCents": 0});
     let body = json!({
         "keys": [], "stats": {"activeKeys": 1, "totalUsage": 0},
@@ -81,6 +81,19 @@ fn purchase_above_the_balance_is_refused_before_sending() {
     assert_eq!(gate.chat().status, 200);
     assert_eq!(account.sales(), 1);
     assert_eq!(me(&gate)["balance"]["amount"], "2.984000");
+}
+
+#[test]
+fn account_in_debt_sells_nothing_and_is_shown_as_it_is() {
+    let account = Account::with(-120);
+    let gate = Gate::start(&account.upstream, "");
+    assert_eq!(me(&gate)["balance"]["amount"], "0.000000", "what is left for sales");
+    for refused in [gate.chat(), gate.video()] {
+        assert_eq!((refused.status, &*refused.code()), (402, "insufficient_credit"));
+    }
+    assert_eq!(account.sales(), 0);
+    let metrics = gate.metrics();
+    assert!(metrics.contains("tollgate_balance_microdollars -1200000\n"), "{metrics}");
 }
 
 #[test]

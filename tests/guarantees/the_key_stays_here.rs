@@ -94,8 +94,12 @@ fn key_in_a_reply_header_is_not_passed_on() {
 fn key_in_the_reason_phrase_is_not_passed_on() {
     for (status, expected) in [(200, 200), (400, 400), (500, 424)] {
         let upstream = Upstream::start(move |received| {
-            let head =
-                format!("HTTP/1.1 {status} {}\r\ncontent-length: 2\r\n\r\n{{}}", bearer(received));
+            let body = r#"{"message":{"content":"hi"}}"#;
+            let head = format!(
+                "HTTP/1.1 {status} {}\r\ncontent-length: {}\r\n\r\n{body}",
+                bearer(received),
+                body.len()
+            );
             Reply::raw(head).charged(status == 200)
         });
         assert_eq!(Gate::start(&upstream, "").chat().status, expected);

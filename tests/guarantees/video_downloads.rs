@@ -227,6 +227,53 @@ fn reload_does_not_reset_the_download_limit() {
     assert!(text.starts_with("HTTP/1.1 429"), "{text}");
 }
 
+/// Where `/new` is a clip, and `/old` was one. It ends with the process.
+fn expiring_source() -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            let mut head = [0; 4_096];
+            let length = stream.read(&mut head).unwrap_or_default();
+            let status = if head[..length].starts_with(b"GET /new ") { "200 OK" } else { "403 No" };
+            let head = "content-type: video/mp4\r\ncontent-length: 3\r\n\r\n~~~";
+            stream.write_all(format!("HTTP/1.1 {status}\r\n{head}").as_bytes()).ok();
+        }
+    });
+    address
+}
+
+#[test]
+fn expired_address_of_a_video_is_replaced_by_a_newer_one() {
+    let source = expiring_source();
+    let has_expired = Arc::new(AtomicBool::new(false));
+    let expired = Arc::clone(&has_expired);
+    let upstream = Upstream::start(move |received| {
+        let path = if expired.load(Ordering::SeqCst) { "new" } else { "old" };
+        match received.target.as_str() {
+            "/api/v1/video" => Reply::video("job-1"),
+            _ => Reply::new(
+                200,
+                format!(r#"{{"status":"completed","video_url":"http://{source}/{path}"}}"#),
+            ),
+        }
+    });
+    let store = "store.url = \"sqlite:tollgate.db\"";
+    let mut gate = Gate::binary(&upstream, &format!("{store}\n{}", settings(source)), &[]);
+    assert_eq!(gate.video().status, 200);
+    until("the job has ended", || gate.get("/bff/jobs").text().contains("\"finished\""));
+    gate.kill();
+    has_expired.store(true, Ordering::SeqCst);
+    gate.restart();
+    let before = upstream.requests();
+    for _ in 0..3 {
+        let answer = gate.get(CONTENT);
+        assert_eq!((answer.status, answer.text().as_str()), (200, "~~~"));
+    }
+    assert_eq!(upstream.requests(), before + 1, "one poll a minute");
+    assert!(gate.get("/bff/jobs").text().contains("/new"), "the newer address is kept");
+}
+
 #[test]
 fn shutdown_does_not_wait_for_an_endless_download() {
     let source = source();

@@ -170,7 +170,7 @@ fn key_that_the_gateway_echoes_in_a_job_id_reaches_no_webhook() {
             let key = received.values("authorization")[0].trim_start_matches("Bearer ").to_owned();
             Reply::video(&key)
         }
-        _ => Reply::new(200, r#"{"status":"completed"}"#),
+        _ => Reply::new(200, r#"{"status":"completed","video_url":"https://cdn.example/a.mp4"}"#),
     });
     let gate = gate(&upstream, &receiver, "");
     gate.video();

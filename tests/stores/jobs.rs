@@ -96,6 +96,22 @@ async fn latest_status_is_kept_and_ended_jobs_stay_ended(fixture: Fixture) {
     assert_eq!(fixture.job("nobody's").await, None);
 }
 
+async fn ended_job_changes_only_to_finished(fixture: Fixture) {
+    fixture.accept(&job("r", "ann")).await;
+    fixture.update_job("r", word(SECOND, JobState::Failed)).await;
+    let finished = word(2 * SECOND, JobState::Finished);
+    fixture.update_job("r", finished.clone()).await;
+    for state in [JobState::Open, JobState::Failed] {
+        fixture.update_job("r", word(3 * SECOND, state)).await;
+        assert_eq!(fixture.job("r").await.unwrap().latest_update.as_ref(), Some(&finished));
+    }
+    // A newer address does not change when it was finished.
+    let renewed = word(4 * SECOND, JobState::Finished);
+    fixture.update_job("r", renewed.clone()).await;
+    let latest = fixture.job("r").await.unwrap().latest_update;
+    assert_eq!(latest, Some(StatusUpdate { at: finished.at, ..renewed }));
+}
+
 async fn end_of_a_job_is_recorded_before_and_after_the_job(fixture: Fixture) {
     let (accepted, waiting) = (job("r-1", "ann"), job("r-2", "bob"));
     fixture.accept(&accepted).await;
@@ -154,6 +170,7 @@ on_every_backend!(
     end_of_a_job_is_recorded_before_and_after_the_job,
     known_job_is_not_overwritten,
     latest_status_is_kept_and_ended_jobs_stay_ended,
+    ended_job_changes_only_to_finished,
     open_jobs_come_oldest_first_until_they_end,
     jobs_of_a_caller_come_newest_first,
     model_duration_is_estimated_from_finished_jobs,

@@ -1,6 +1,6 @@
 //! Combines the gateway's counters with the evidence of the ledger.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 use std::iter;
 use std::time::Duration;
 
@@ -8,6 +8,7 @@ use super::{
     CENT, ChatCount, Drift, Proof, REFUNDS_WITHIN, SETTLES_WITHIN, Undecided, Verdict, micros, usd,
 };
 use crate::contract::catalog::UNSTATED_CHAT;
+use crate::contract::money::SignedUsd;
 use crate::store::{Checkpoint, Evidence, JobState, PurchaseId, PurchaseState, Service, Snapshot};
 
 /// The most expensive chat of the price list, in micro-dollars: an upper bound for others' chats.
@@ -19,7 +20,7 @@ const MIN_CHAT_PRICE: i128 = 3_000;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Contribution {
     Nothing,
-    /// Its price.
+    /// What it cost: its price, as far as that is stated.
     Price,
     /// Nothing or its price.
     Possible,
@@ -55,7 +56,8 @@ impl<'a> Case<'a> {
         let release_blocked = None;
         let mut case =
             Self { before, now, evidence, chats, chat_cents, spent_cents, release_blocked };
-        let unexplained = delta(now.balance_cents, then.balance_cents) + spent_cents;
+        let balance_change = i128::from(now.balance_cents) - i128::from(then.balance_cents);
+        let unexplained = balance_change + spent_cents;
         if case.clock_went_back(read_at) {
             case.release_blocked = Some(Undecided::ClockSetBack);
         } else if case.contradicts() {
@@ -105,9 +107,7 @@ impl<'a> Case<'a> {
     fn certain_chats(&self) -> (i128, i128, i128) {
         let chats = self.entries(&[Contribution::Price], Service::Chat);
         chats.fold((0, 0, 0), |(count, low, high), entry| {
-            let price = micros(entry.purchase.price);
-            let least = if entry.purchase.model == UNSTATED_CHAT { MIN_CHAT_PRICE } else { price };
-            (count + 1, low + least.min(price), high + price)
+            (count + 1, low + min_cost(entry), high + micros(entry.purchase.price))
         })
     }
 
@@ -137,8 +137,11 @@ impl<'a> Case<'a> {
     fn contribution(&self, entry: &Evidence) -> Contribution {
         let purchase = &entry.purchase;
         let is_charged = purchase.state == PurchaseState::Charged;
-        let is_refundable = purchase.service == Service::Video
-            && !(is_charged && entry.job == Some(JobState::Finished));
+        // Until then, the gateway may still take back that the video is finished.
+        let is_lasting = is_charged
+            && entry.job == Some(JobState::Finished)
+            && self.has_lasted(entry, REFUNDS_WITHIN);
+        let is_refundable = purchase.service == Service::Video && !is_lasting;
         if purchase.state == PurchaseState::Released {
             Contribution::Nothing
         } else if entry.number <= self.before.settled_through {
@@ -161,8 +164,13 @@ impl<'a> Case<'a> {
     }
 
     fn is_recent(&self, entry: &Evidence) -> bool {
+        !self.has_lasted(entry, SETTLES_WITHIN)
+    }
+
+    /// Returns whether the purchase ended at least so long ago.
+    fn has_lasted(&self, entry: &Evidence, time: Duration) -> bool {
         let age = |ended| self.now.at.saturating_sub(ended);
-        entry.purchase.ended_at.is_none_or(|ended| age(ended) < SETTLES_WITHIN)
+        entry.purchase.ended_at.is_some_and(|ended| age(ended) >= time)
     }
 
     pub(super) fn decide_chats(&self, verdict: &mut Verdict) {
@@ -260,42 +268,78 @@ impl<'a> Case<'a> {
         }
     }
 
-    /// Adds the remaining drift, and whether a later run may decide more.
+    /// Adds the drift, and when a later run may decide more.
     pub(super) fn finish(&self, verdict: Verdict) -> Verdict {
-        let undecided: HashSet<PurchaseId> = verdict.undecided.iter().map(|(id, _)| *id).collect();
-        let (mut charged, mut unknown) = (0, 0);
-        for Evidence { purchase, .. } in self.since_checkpoint() {
-            if purchase.state == PurchaseState::Charged {
-                charged += micros(purchase.price);
-            }
-            if undecided.contains(&purchase.id) || purchase.ended_at.is_none() {
-                unknown += micros(purchase.price);
-            }
-        }
-        let settled = verdict.settled.iter().filter_map(|decision| decision.charged);
-        let drift = Drift {
-            charged: usd(charged + settled.map(micros).sum::<i128>()),
-            unknown: usd(unknown),
-            spent: (self.spent_cents >= 0).then(|| usd(self.spent_cents * CENT)),
-        };
-        let is_final = verdict.undecided.iter().all(|(_, why)| why.is_final());
-        let times = self.evidence.iter().filter_map(|entry| self.certain_after(entry));
-        let retry_after = times.filter(|_| !is_final).max();
+        let drift = self.drift(&verdict);
+        let open: HashMap<PurchaseId, Undecided> =
+            verdict.undecided.iter().filter(|(_, why)| !why.is_final()).copied().collect();
+        // A video that is only too recent does not wait until others can no longer be refunded.
+        let waits_for_refunds = self.evidence.iter().any(|Evidence { purchase, .. }| {
+            purchase.service == Service::Video
+                && open.get(&purchase.id).is_some_and(|why| *why != Undecided::TooRecent)
+        });
+        let certain = |entry| self.certain_after(entry, waits_for_refunds);
+        let times = self.evidence.iter().filter_map(certain);
+        let retry_after = times.filter(|_| !open.is_empty()).max();
         Verdict { drift, retry_after, ..verdict }
     }
 
-    /// Returns when this one may be certain, if the passage of time may make it so.
-    fn certain_after(&self, entry: &Evidence) -> Option<Duration> {
-        let Evidence { purchase, .. } = entry;
-        let is_open = purchase.service == Service::Video
-            && purchase.state == PurchaseState::Charged
-            && entry.job == Some(JobState::Open)
-            && self.now.at.saturating_sub(purchase.at) < REFUNDS_WITHIN;
-        let may_count = purchase.state != PurchaseState::Released && self.is_recent(entry);
-        let may_change = entry.number > self.before.settled_through && (is_open || may_count);
-        let recent_end = purchase.ended_at.filter(|_| may_count).unwrap_or(self.now.at);
-        may_change.then(|| recent_end.saturating_add(SETTLES_WITHIN))
+    /// Compares the gateway's total with the least and the most that the purchases may have added
+    /// to it. Each of the two snapshots is rounded by less than a cent.
+    fn drift(&self, verdict: &Verdict) -> Drift {
+        let decided: HashMap<PurchaseId, bool> =
+            verdict.settled.iter().map(|entry| (entry.id, entry.charged.is_some())).collect();
+        let (mut charged, mut unknown, mut least) = (0, 0, 0);
+        for entry in self.evidence {
+            let (purchase, price) = (&entry.purchase, micros(entry.purchase.price));
+            let decided = decided.get(&purchase.id).copied();
+            let contribution = match decided {
+                Some(false) => Contribution::Nothing,
+                Some(true) | None => self.contribution(entry),
+            };
+            least += match contribution {
+                Contribution::Price => min_cost(entry),
+                Contribution::Nothing | Contribution::Possible => 0,
+                Contribution::PossibleOrRefund | Contribution::Refund => -price,
+            };
+            if !matches!(contribution, Contribution::Nothing | Contribution::Refund) {
+                let is_charged = purchase.state == PurchaseState::Charged || decided.is_some();
+                let began_since = entry.number > self.before.last_number;
+                *(if is_charged && began_since { &mut charged } else { &mut unknown }) += price;
+            }
+        }
+        let spent = self.spent_cents * CENT;
+        let unexplained = match spent - charged - unknown {
+            // The checkpoint may count a purchase as settled that ended later.
+            _ if self.release_blocked == Some(Undecided::ClockSetBack) => None,
+            more if more >= CENT => Some(more),
+            _ if spent > least - CENT => Some(0),
+            _ => (spent >= 0).then_some(spent - least),
+        };
+        Drift {
+            charged: usd(charged),
+            unknown: usd(unknown),
+            spent: SignedUsd::micros(spent),
+            unexplained: unexplained.map(SignedUsd::micros),
+        }
     }
+
+    /// Returns when this one may be certain, if the passage of time may make it so.
+    fn certain_after(&self, entry: &Evidence, waits_for_refunds: bool) -> Option<Duration> {
+        let Evidence { purchase, .. } = entry;
+        let may_finish = matches!(entry.job, Some(JobState::Open | JobState::Finished));
+        let time = if may_finish && waits_for_refunds { REFUNDS_WITHIN } else { SETTLES_WITHIN };
+        let may_change = entry.number > self.before.settled_through
+            && purchase.state != PurchaseState::Released
+            && !self.has_lasted(entry, time);
+        may_change.then(|| purchase.ended_at.unwrap_or(self.now.at).saturating_add(time))
+    }
+}
+
+/// Returns the least that a charged purchase cost.
+fn min_cost(Evidence { purchase, .. }: &Evidence) -> i128 {
+    let price = micros(purchase.price);
+    if purchase.model == UNSTATED_CHAT { price.min(MIN_CHAT_PRICE) } else { price }
 }
 
 const MAX_TRIES: u32 = 100_000;

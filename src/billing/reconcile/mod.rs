@@ -9,7 +9,8 @@
 //!
 //! - A charge shows in the counters within [`SETTLES_WITHIN`] of the purchase's end here.
 //! - The count of chats never falls. The total falls only by refunds of our failed videos.
-//! - A reply that was read was charged, and a finished video is not refunded.
+//! - A reply that fits the contract was charged. A video that has an address a day after its order
+//!   was not refunded.
 //! - Our clock was not set forward between the end of the purchase and now.
 //!
 //! A purchase that was sent while the account was not confirmed is never settled here.
@@ -22,7 +23,7 @@ mod case;
 use std::time::Duration;
 
 use crate::clock::iso8601;
-use crate::contract::money::Usd;
+use crate::contract::money::{SignedUsd, Usd};
 pub use crate::store::SETTLES_WITHIN;
 use crate::store::{
     Checkpoint, Evidence, PurchaseId, PurchaseRecord, PurchaseState, Service, Snapshot,
@@ -122,12 +123,19 @@ pub enum Undecided {
     ClockSetBack,
 }
 
+/// How the gateway's total since the checkpoint compares with the ledger's purchases.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Drift {
+    /// Of purchases that began after the checkpoint.
     pub charged: Usd,
+    /// Prices of purchases that are unknown or in flight, or were in flight at the checkpoint: the
+    /// gateway's total since then may or may not include them.
     pub unknown: Usd,
-    /// The gateway's total, to the cent; `None` if its counter decreased.
-    pub spent: Option<Usd>,
+    /// What the gateway charged, less what it refunded, to the cent.
+    pub spent: SignedUsd,
+    /// What the gateway charged beyond anything that the purchases explain; below zero if it charged
+    /// less. `None` if its total decreased by more than refunds explain, or our clock was set back.
+    pub unexplained: Option<SignedUsd>,
 }
 
 /// Compares two snapshots. `evidence` was read at `read_at` (since the Unix epoch), after the
@@ -188,30 +196,31 @@ impl Undecided {
 }
 
 impl Drift {
-    /// Returns what the gateway charged beyond the ledger, if it is at least a cent; `None` if its
-    /// counter decreased.
+    /// Returns what the gateway charged and the ledger lacks; `None` if that cannot be told.
     pub fn missing(&self) -> Option<Usd> {
-        let counted =
-            Usd::micros(self.charged.as_micros().saturating_add(self.unknown.as_micros()));
-        let missing = self.spent?.saturating_sub(counted);
-        Some(if micros(missing) < CENT { Usd::ZERO } else { missing })
+        self.unexplained.map(SignedUsd::or_zero)
     }
 
     /// Compares the gateway's spending with the ledger's, in words.
     pub fn describe(&self) -> String {
-        let Some(spent) = self.spent.map(micros) else { return "unknown".to_owned() };
-        let charged = micros(self.charged);
-        let most = charged + micros(self.unknown);
-        let differs =
-            |by, how| format!("the gateway charged {} {how} than the ledger", usd(by).short());
-        match spent {
-            _ if (spent - charged).abs() < CENT => "none, to the cent".to_owned(),
-            _ if spent >= most + CENT => differs(spent - most, "more"),
-            _ if spent < charged => differs(charged - spent, "less"),
-            _ => {
-                let more = differs(spent - charged, "more");
-                format!("{more}; what is unknown or in flight may explain it")
+        let Some(unexplained) = self.unexplained else {
+            return "unknown: this machine's clock was set back, or the gateway's total fell by more than \
+                    refunds explain"
+                .to_owned();
+        };
+        let by = unexplained.abs().short();
+        let difference = i128::from(self.spent.as_micros()) - micros(self.charged);
+        let size = usd(difference.abs()).short();
+        match unexplained.as_micros() {
+            1.. => format!("the gateway charged {by} more than the ledger"),
+            ..0 => format!("the gateway charged {by} less than the ledger"),
+            0 if difference >= CENT => {
+                format!("none, if {size} of what is unknown or was in flight was charged")
             }
+            0 if difference <= -CENT => {
+                format!("none, if {size} was refunded or is not counted yet")
+            }
+            0 => "none, to the cent".to_owned(),
         }
     }
 }

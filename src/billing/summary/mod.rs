@@ -15,7 +15,6 @@ use tracing::{info, warn};
 
 use crate::clock::{self, Instant};
 use crate::config::Key;
-use crate::contract::money::Usd;
 use crate::contract::wire::KEY_PREFIX;
 use crate::problem::{INTERNAL, Kind, Problem};
 use crate::store::{AccountLimit, Store};
@@ -258,8 +257,7 @@ impl Shared {
                 matches!(reply, Err(Error::Aborted(_) | Error::NoSlot { .. } | Error::Draining));
             let answer = reply.and_then(|reply| billing::parse(&reply)).map(|listing| {
                 if let Ok(watermark) = watermark {
-                    self.ledger
-                        .record_balance(watermark, Usd::cents(listing.billing.balance_cents));
+                    self.ledger.record_balance(watermark, listing.billing.balance().or_zero());
                 }
                 self.warn_revoked_keys(&listing.keys, &source.keys);
                 self.log_keys(&listing.keys, &source.keys, generation);

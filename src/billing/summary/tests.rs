@@ -8,6 +8,7 @@ use tokio::sync::Notify;
 use tower::service_fn;
 
 use super::*;
+use crate::contract::money::Usd;
 use crate::store::{self, Budgets, DedupeKey, PurchaseId, Reservation};
 use crate::upstream::Abort;
 
@@ -71,7 +72,7 @@ impl BillingSummary {
 }
 
 /// The balance in cents, as an operator reads it.
-async fn now(summary: &BillingSummary) -> u64 {
+async fn now(summary: &BillingSummary) -> i64 {
     summary.fetch_now().await.expect("a summary").listing.billing.balance_cents
 }
 
@@ -266,7 +267,7 @@ async fn settings_change_sends_no_request_but_account_change_does() {
 
 /// Replaces the gateway during the first request. Returns the summary, and the balance that the
 /// request returned.
-async fn replaced_while_fetching(is_another: bool) -> (BillingSummary, u64) {
+async fn replaced_while_fetching(is_another: bool) -> (BillingSummary, i64) {
     let answer = Arc::new(Notify::new());
     let answered = Arc::clone(&answer);
     let summary = summary(move |_| {

@@ -90,7 +90,7 @@ impl World {
                     seen.polls.push((request_id.clone(), now));
                     let ends = self.ends.lock().unwrap();
                     match ends.get(request_id).is_some_and(|end| *end <= now) {
-                        true => r#"{"status":"completed"}"#,
+                        true => r#"{"status":"completed","url":"https://x/a"}"#,
                         false => r#"{"status":"running"}"#,
                     }
                 }
@@ -139,9 +139,10 @@ impl Simulation {
             status_words: JobsConfig {
                 finished: vec!["completed".to_owned()],
                 failed: vec![],
-                result: vec![],
+                result: vec!["/url".to_owned()],
                 keep_prompts: false,
             },
+            trusts_failures: false,
             is_public: false,
         });
         Self { world, gateway, jobs, book, stop }

@@ -76,8 +76,12 @@ async fn cost_is_what_gateway_states() {
         assert_eq!(price, Some(Usd::micros(micros)), "{said}");
         assert_eq!(figures, counted("video,charged", micros), "{said}");
     }
-    let (price, figures) = bought(CHAT, Ok((200, r#"{"cost":{"this_request":"$9.00"}}"#))).await;
+    let chat = r#"{"message":{"content":"hi"},"cost":{"this_request":"$9.00"}}"#;
+    let (price, figures) = bought(CHAT, Ok((200, chat))).await;
     assert_eq!((price, figures), (Some(Usd::micros(3_000)), counted("chat,charged", 3_000)));
+    // It has no text, so its caller gets an error.
+    let (price, figures) = bought(CHAT, Ok((200, r#"{"error":"no credit"}"#))).await;
+    assert_eq!((price, figures), (None, counted("chat,charged", 3_000)));
 }
 
 #[tokio::test]

@@ -104,9 +104,9 @@ struct UsageBody {
 impl Completion {
     fn parse(receipt: &Receipt, redactor: &Redactor) -> Result<Self, Problem> {
         let content = text_at(redactor, &receipt.body, &[CONTENT_POINTER]).ok_or_else(|| {
-            let problem = Problem::new(&OUTCOME_UNKNOWN).charged(Charged::Yes).detail(
-                "the gateway's reply has no message.content; POST /api/v1/chat returns it unchanged",
-            );
+            let problem = Problem::new(&OUTCOME_UNKNOWN)
+                .charged(Charged::Yes)
+                .detail("message.content is not Unicode; POST /api/v1/chat returns it unchanged");
             if receipt.is_replay { problem.replayed() } else { problem }
         })?;
         let usage = serde_json::from_slice::<UsageBody>(&receipt.body).ok();

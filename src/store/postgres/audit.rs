@@ -45,7 +45,7 @@ const EVIDENCE: &str = "SELECT p.id, p.at, p.caller, p.service, p.model,
         p.unrecognised, j.state
     FROM purchases AS p LEFT JOIN jobs AS j ON j.purchase = p.id
     WHERE p.number > $1 OR p.state = 'unknown'
-        OR (p.state = 'charged' AND p.service = 'video' AND j.state IS DISTINCT FROM 'finished'
+        OR (p.state = 'charged' AND p.service = 'video'
             AND CASE WHEN j.state = 'failed' THEN j.status_at ELSE p.ended_at END > $2)
     ORDER BY p.number";
 /// Runs under the account's lock, so that two instances do not both find no keys. The rate limit may
@@ -82,7 +82,7 @@ impl PostgresStore {
         let record = statement!(
             RECORD_CHECKPOINT,
             nanos(at),
-            signed(balance_cents),
+            balance_cents,
             signed(chats),
             signed(chat_cents),
             signed(spent_cents),
@@ -164,7 +164,7 @@ impl PostgresStore {
 fn read_snapshot(row: &Row) -> Read<Snapshot> {
     Ok(Snapshot {
         at: column::moment(row, 0)?,
-        balance_cents: column::count(row, 1)?,
+        balance_cents: column::get(row, 1)?,
         chats: column::count(row, 2)?,
         chat_cents: column::count(row, 3)?,
         spent_cents: column::count(row, 4)?,

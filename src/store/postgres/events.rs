@@ -40,12 +40,17 @@ WHERE purchases.id = $1::uuid AND state = 'unknown' AND event = 'outcome.unknown
 ON CONFLICT DO NOTHING"
 );
 /// Records a status, and reports the end of the job: `$5` and `$6` are events, `$7` and `$8` their ids.
+/// A newer address of a result leaves the time of the end, and is not reported.
 const UPDATE_JOB: &str = concat!(
     "WITH t AS MATERIALIZED (SELECT {now} AS now),
 updated AS (
   UPDATE jobs SET status_at = $2::bigint, body = $3::bytea, state = $4::text, revision = revision + 1
-  WHERE request_id = $1::text AND state = 'open'
+  WHERE request_id = $1::text
+    AND (state = 'open' OR (state = 'failed' AND $4::text = 'finished'))
   RETURNING request_id, model, owner, price_micros
+), renewed AS (
+  UPDATE jobs SET body = $3::bytea, revision = revision + 1
+  WHERE request_id = $1::text AND state = 'finished' AND $4::text = 'finished'
 )
 INSERT INTO outbox (id, webhook, event, at, due, data)
 SELECT CASE event WHEN $5::text THEN $7::text ELSE $8::text END, webhook, event, t.now, t.now,
@@ -62,7 +67,7 @@ pub(super) fn unknown_event(id: PurchaseId) -> Statement {
     statement!(WRITE_UNKNOWN, id.0, unknown_event_id(id))
 }
 
-/// Records a job's status, unless the job has ended, and reports its end.
+/// Records a job's status and reports its end. A job that has ended changes only to finished.
 pub(super) fn job_update(request_id: &str, update: StatusUpdate) -> Statement {
     let StatusUpdate { at, body, state } = update;
     let events = job_events(state);

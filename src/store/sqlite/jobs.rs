@@ -26,7 +26,7 @@ impl SqliteStore {
         request_id: Arc<str>,
         update: StatusUpdate,
     ) -> Result<(), Unavailable> {
-        self.update_open_job(request_id, update).await.map(drop)
+        self.write_update(request_id, update).await.map(drop)
     }
 
     pub(in crate::store) async fn end_job(
@@ -35,30 +35,34 @@ impl SqliteStore {
         update: StatusUpdate,
     ) -> Result<(), Unavailable> {
         // The job is nearly always there, and to insert it would wait for the disk.
-        if !self.update_open_job(Arc::clone(&job.request_id), update.clone()).await? {
+        if !self.write_update(Arc::clone(&job.request_id), update.clone()).await? {
             self.insert_job(job).await?;
             self.update_job(Arc::clone(&job.request_id), update).await?;
         }
         Ok(())
     }
 
-    /// Returns whether the job was open.
-    async fn update_open_job(
+    /// Returns whether the update was recorded.
+    async fn write_update(
         &self,
         request_id: Arc<str>,
         update: StatusUpdate,
     ) -> Result<bool, Unavailable> {
         // Not synced: the gateway is asked again after a power failure.
         let write = move |ledger: &Ledger| {
-            let write = "UPDATE jobs SET status_at = ?, body = ?, state = ?
-                WHERE request_id = ? AND state = 'open'";
+            let write = "UPDATE jobs SET status_at = ?1, body = ?2, state = ?3
+                WHERE request_id = ?4
+                    AND (state = 'open' OR (state = 'failed' AND ?3 = 'finished'))";
             let StatusUpdate { at, body, state } = &update;
             let values = params![nanos(*at), &body[..], state.name(), request_id];
-            let was_open = ledger.connection.run(write, values)? == 1;
-            if was_open {
+            if ledger.connection.run(write, values)? == 1 {
                 outbox::write_job(&ledger.connection, &request_id, *state, ledger.now())?;
+                return Ok(true);
             }
-            Ok(was_open)
+            // A newer address of the result. When it was finished, and that it was, are known.
+            let renew = "UPDATE jobs SET body = ?1
+                WHERE request_id = ?2 AND state = 'finished' AND ?3 = 'finished'";
+            Ok(ledger.connection.run(renew, params![&body[..], request_id, state.name()])? == 1)
         };
         self.run(Durability::Buffered, write).await
     }

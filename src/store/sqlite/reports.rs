@@ -244,7 +244,7 @@ impl SqliteStore {
                 p.unrecognised, j.state
             FROM purchases AS p LEFT JOIN jobs AS j ON j.purchase = p.id
             WHERE p.number > ?1 OR p.state = 'unknown'
-                OR (p.state = 'charged' AND p.service = 'video' AND j.state IS NOT 'finished'
+                OR (p.state = 'charged' AND p.service = 'video'
                     AND iif(j.state = 'failed', j.status_at, p.ended_at) > ?2)
             ORDER BY p.number";
         let read = move |file: &Connection| {
@@ -314,8 +314,7 @@ fn record_checkpoint(ledger: &Ledger, snapshot: Snapshot) -> Result<()> {
         (at, balance_cents, chats, chat_cents, spent_cents, settled, purchases)
         VALUES (?, ?, ?, ?, ?, ?, ?)";
     let Snapshot { at, balance_cents, chats, chat_cents, spent_cents } = snapshot;
-    let counters = [balance_cents, chats, chat_cents, spent_cents];
-    let [balance_cents, chats, chat_cents, spent_cents] = counters.map(column::signed);
+    let [chats, chat_cents, spent_cents] = [chats, chat_cents, spent_cents].map(column::signed);
     let values = [nanos(at), balance_cents, chats, chat_cents, spent_cents, settled, number];
     connection.run(insert, values)?;
     let oldest = connection.last_insert_rowid().saturating_sub(MAX_CHECKPOINTS);

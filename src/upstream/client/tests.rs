@@ -38,7 +38,11 @@ impl Gateway {
                     while let Some(body) = head(&mut stream) {
                         connections.lock().unwrap()[number].1 += 1;
                         let status = *status.lock().unwrap();
-                        let reply = format!("HTTP/1.1 {status} X\r\ncontent-length: 2\r\n\r\n{{}}");
+                        let text = r#"{"message":{"content":"hi"}}"#;
+                        let length = text.len();
+                        let reply = format!(
+                            "HTTP/1.1 {status} X\r\ncontent-length: {length}\r\n\r\n{text}"
+                        );
                         stream.write_all(reply.as_bytes()).ok();
                         stream.read_exact(&mut vec![0; body]).ok();
                     }

@@ -1,9 +1,12 @@
 //! `/v1/videos…`: jobs in OpenAI's words, ordered in JSON or as a form, under the gateway's own ids.
 
+use std::time::Duration;
+
 use serde_json::{Value, json};
 
 use super::VIDEOS;
 use crate::support::client::Answer;
+use crate::support::paused::{PausedGate, PausedUpstream};
 use crate::support::received::ReceivedRequest;
 use crate::support::{Gate, Reply, Upstream};
 
@@ -84,8 +87,8 @@ fn video_is_ordered_watched_and_listed_under_one_id() {
     assert_eq!(upstream.charges().iter().sum::<u64>(), 3_000_000);
 }
 
-#[test]
-fn job_status_is_translated_for_openai() {
+#[tokio::test(start_paused = true)]
+async fn job_status_is_translated_for_openai() {
     for (status, word, progress) in [
         (r#"{"status":"queued"}"#, "queued", 0),
         (r#"{"state":"Pending"}"#, "queued", 0),
@@ -95,10 +98,15 @@ fn job_status_is_translated_for_openai() {
         (r#"{"status":"completed","video_url":"https://cdn.example/a.mp4"}"#, "completed", 100),
         (r#"{"status":"failed","error":{"message":"too dark"}}"#, "failed", 0),
     ] {
-        let upstream = upstream(status);
-        let gate = Gate::start(&upstream, "");
-        assert_eq!(gate.post(VIDEOS, r#"{"prompt":"a tide"}"#).status, 200);
-        let video = gate.get("/v1/videos/job-1").json();
+        let upstream = PausedUpstream::start(move |received| match received.method.as_str() {
+            "POST" => Reply::video("job-1"),
+            _ => Reply::new(200, status),
+        });
+        let gate = PausedGate::start(&upstream, "").await;
+        assert_eq!(gate.post(VIDEOS, r#"{"prompt":"a tide"}"#).await.status, 200);
+        // A failure has to last.
+        gate.advance(Duration::from_secs(120)).await;
+        let video = gate.get("/v1/videos/job-1").await.json();
         assert_eq!(
             (&video["status"], &video["progress"]),
             (&json!(word), &json!(progress)),

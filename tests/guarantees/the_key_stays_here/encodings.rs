@@ -8,13 +8,13 @@ use proptest::test_runner::{Config, TestRunner};
 
 use super::bearer;
 use crate::support::client::Answer;
-use crate::support::{CHAT, Gate, Reply, Upstream, VIDEO, decode, lock};
+use crate::support::{CHAT, Gate, Reply, Upstream, decode, lock};
 
 /// A name, and how it writes a text.
 type Encoder = (&'static str, fn(&str) -> String);
 
 /// Where a text of the gateway reaches a client.
-const SURFACES: [&str; 5] = ["chat", "completion", "stream", "refusal", "failed video"];
+const SURFACES: [&str; 4] = ["chat", "completion", "stream", "refusal"];
 
 /// The key in a JSON string as real encoders write it. A key that only these letters are in is escaped
 /// by none of them; `everything` and what follows are what a careful one could do.
@@ -42,12 +42,6 @@ fn upstream(words: &Arc<Mutex<String>>) -> Upstream {
     let words = Arc::clone(words);
     Upstream::start(move |received| {
         let said = lock(&words).replace("KEY", bearer(received).trim_start_matches("Bearer "));
-        if received.target == "/api/v1/video" {
-            return Reply::video(&format!("job-{}", received.number));
-        }
-        if received.target.starts_with("/api/v1/video/status") {
-            return Reply::new(200, format!(r#"{{"status":"failed","reason":"{said}"}}"#));
-        }
         match String::from_utf8_lossy(&received.body).contains("refuse me") {
             true => Reply::new(400, format!(r#"{{"error":{{"message":"{said}"}}}}"#)),
             false => Reply::new(200, format!(r#"{{"message":{{"content":"{said}"}}}}"#)),
@@ -64,11 +58,7 @@ fn told(gate: &Gate, surface: &str) -> Answer {
         "chat" => ask("/api/v1/chat", CHAT),
         "completion" => ask("/v1/chat/completions", CHAT),
         "stream" => ask("/v1/chat/completions", &CHAT.replacen('{', r#"{"stream":true,"#, 1)),
-        "refusal" => ask("/v1/chat/completions", &CHAT.replace("hello", "refuse me")),
-        _ => {
-            let job = ask("/api/v1/video", VIDEO).json()["request_id"].clone();
-            gate.get(&format!("/v1/videos/{}", job.as_str().unwrap()))
-        }
+        _ => ask("/v1/chat/completions", &CHAT.replace("hello", "refuse me")),
     }
 }
 

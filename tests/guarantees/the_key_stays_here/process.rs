@@ -18,7 +18,7 @@ use crate::support::{Gate, Reply, Upstream, until};
 #[test]
 fn trace_log_does_not_hold_the_key() {
     let upstream = Upstream::start(|received| match received.number {
-        0 => Reply::new(200, format!("{{\"echo\":{:?}}}", received.values("authorization"))),
+        0 => Reply::chat(&format!("{:?}", received.values("authorization"))),
         1 => Reply::new(500, received.bytes.clone()),
         _ => Reply::error(401),
     });

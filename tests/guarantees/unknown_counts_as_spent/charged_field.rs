@@ -1,6 +1,12 @@
 //! Every answer of a paid route says whether money moved: a price where it was bought, `charged` where
 //! it was not.
 
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::runtime::Runtime;
+use tollgate::store::{PurchaseState, Store};
+
 use crate::support::client::Answer;
 use crate::support::received::ReceivedRequest;
 use crate::support::reply::Latch;
@@ -52,7 +58,11 @@ const CASES: &[Case] = &[
         (424, "outcome_unknown", "unknown"),
     ),
     case("", |_| Reply::new(200, "thank you"), CHAT, (424, "outcome_unknown", "unknown")),
+    case("", |_| Reply::new(200, NO_CHAT), CHAT, (424, "outcome_unknown", "yes")),
 ];
+
+/// A success that may come from anything on the way.
+const NO_CHAT: &str = r#"{"error":"no credit"}"#;
 
 /// What stock SDKs send again on their own.
 fn is_sent_again(status: u16) -> bool {
@@ -80,6 +90,27 @@ fn failed_purchase_states_whether_it_was_charged() {
             assert_told(&gate.ask("POST", "/api/v1/chat", &headers, body), *expected);
         }
     }
+}
+
+/// One that was free would otherwise prove that another purchase was not charged.
+#[test]
+fn chat_without_content_is_charged_on_every_endpoint_and_no_evidence() {
+    let upstream = Upstream::start(|_| Reply::new(202, NO_CHAT));
+    let gate = Gate::start(&upstream, "store.url = \"sqlite:ledger.db\"");
+    for target in ["/api/v1/chat", "/v1/chat/completions"] {
+        let headers = [("idempotency-key", target)];
+        for _replay in 0..2 {
+            let answer = gate.ask("POST", target, &headers, CHAT);
+            assert_eq!((answer.status, answer.code().as_str()), (424, "outcome_unknown"));
+            assert_eq!(answer.charged().as_deref(), Some("yes"), "{}", answer.text());
+        }
+    }
+    assert_eq!(upstream.requests(), 2);
+    let path = gate.folder().join("ledger.db");
+    let ledger = Store::open_read_only(&path, Arc::new(|| Duration::ZERO)).unwrap();
+    let evidence = Runtime::new().unwrap().block_on(ledger.evidence(0, Duration::MAX)).unwrap();
+    let states: Vec<_> = evidence.iter().map(|one| (one.purchase.state, one.is_assumed)).collect();
+    assert_eq!(states, [(PurchaseState::Charged, true); 2]);
 }
 
 #[test]

@@ -22,7 +22,9 @@ fn purchase_of_a_killed_server_becomes_unknown_at_the_others() {
     let is_done = Arc::new(AtomicBool::new(false));
     let has_ended = Arc::clone(&is_done);
     let upstream = Upstream::start(move |received| match received.method.as_str() {
-        "GET" if has_ended.load(Ordering::SeqCst) => Reply::new(200, r#"{"status":"failed"}"#),
+        "GET" if has_ended.load(Ordering::SeqCst) => {
+            Reply::new(200, r#"{"status":"completed","video_url":"https://cdn.example/a.mp4"}"#)
+        }
         "GET" => Reply::new(200, r#"{"status":"running"}"#),
         _ if received.target.ends_with("/video") => Reply::video("job-1"),
         _ if received.json()["messages"][0]["content"] == "hang" => {

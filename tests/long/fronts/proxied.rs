@@ -31,7 +31,9 @@ fn follow_a_job(kind: Kind) {
     let done = Arc::clone(&is_done);
     let upstream = Upstream::start(move |received| match received.method.as_str() {
         "POST" => Reply::video("job-1"),
-        _ if done.load(Ordering::SeqCst) => Reply::new(200, r#"{"status":"completed"}"#),
+        _ if done.load(Ordering::SeqCst) => {
+            Reply::new(200, r#"{"status":"completed","video_url":"https://cdn.example/a.mp4"}"#)
+        }
         _ => Reply::new(200, r#"{"status":"running"}"#),
     });
     let gate = Gate::start(&upstream, TRUSTED);

@@ -14,7 +14,7 @@ fn webhook_libraries_verify_both_shapes_of_a_finished_job() {
     let receiver = Receiver::ok();
     let upstream = Upstream::start(|received| match received.method.as_str() {
         "POST" => Reply::video("job-1"),
-        _ => Reply::new(200, r#"{"status":"completed"}"#),
+        _ => Reply::new(200, r#"{"status":"completed","video_url":"https://cdn.example/a.mp4"}"#),
     });
     let settings = format!("webhooks = [{{ url = \"{}\", events = \"*\" }}]\n", receiver.url());
     let gate = Gate::binary(&upstream, &settings, &[("TOLLGATE_WEBHOOK_SECRET", SECRET)]);

@@ -89,6 +89,8 @@ pub(crate) struct World {
     /// From each of these times on, how far our clock is ahead.
     steps: Vec<(u64, i64)>,
     pub(crate) has_other_spenders: bool,
+    /// What others may spend, and purchases may cost above their prices.
+    pub(crate) spent_elsewhere: i64,
     /// When our keys were not listed, and whether they belonged to another account.
     unlisted: Option<(Range<u64>, bool)>,
 }
@@ -103,6 +105,7 @@ impl World {
             rounding: [dice.below(3), dice.below(3), dice.below(3), dice.below(3)],
             steps: vec![(0, 0)],
             has_other_spenders: false,
+            spent_elsewhere: 0,
             unlisted: None,
         };
         world.start[3] = 1_000_000_000 + dice.below(99_999_999);
@@ -207,7 +210,11 @@ impl World {
                 _ => i64::try_from(price).unwrap(),
             };
             // A cost above the price looks like someone else's spending.
-            self.has_other_spenders |= cost > i64::try_from(price).unwrap() && !is_elsewhere;
+            let excess = cost - i64::try_from(price).unwrap();
+            if excess > 0 && !is_elsewhere {
+                self.has_other_spenders = true;
+                self.spent_elsewhere += excess;
+            }
             let shown = std::array::from_fn(|_| match lags {
                 true => charged + dice.below(late - charged + 1),
                 false => charged,
@@ -245,6 +252,7 @@ impl World {
             _ => (0, i64::try_from(dice.below(6_000_000)).unwrap()),
         };
         let at = dice.below(span + 900);
+        self.spent_elsewhere += micros;
         let shown = std::array::from_fn(|_| at + dice.below(2 * LAG));
         self.shift([chats, chats * micros, micros, -micros], shown);
     }
@@ -265,6 +273,10 @@ impl World {
             true => self.steps.push((at, is + by)),
             false => self.steps.push((at, is - by)),
         }
+    }
+
+    pub(crate) fn clock_was_set(&self) -> bool {
+        self.steps.len() > 1
     }
 
     /// Returns what our clock shows.
@@ -290,7 +302,7 @@ impl World {
             chats: sum(0, |shift| shift.chats),
             chat_cents: cents(1, sum(1, |shift| shift.chat_micros)),
             spent_cents: cents(2, sum(2, |shift| shift.spent_micros)),
-            balance_cents: cents(3, sum(3, |shift| shift.balance_micros)),
+            balance_cents: i64::try_from(cents(3, sum(3, |shift| shift.balance_micros))).unwrap(),
         }
     }
 
@@ -325,7 +337,6 @@ impl World {
             let job = job.map(|(_, state)| state);
             let is_refundable = state == PurchaseState::Charged
                 && bought.service == Service::Video
-                && job != Some(JobState::Finished)
                 && self.wall(since) > refundable;
             let counts =
                 number > before.settled_through || state == PurchaseState::Unknown || is_refundable;

@@ -7,7 +7,7 @@ use crate::jobs::JobState;
 use crate::jobs::tests::{Fake, Script, caller};
 
 const RUNNING: Option<(u16, &str)> = Some((200, "{\"status\":\"running\",\n \"n\":1.50}"));
-const DONE: Option<(u16, &str)> = Some((200, r#"{"status":"completed"}"#));
+const DONE: Option<(u16, &str)> = Some((200, r#"{"status":"completed","url":"https://x/a"}"#));
 
 fn secs(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
