@@ -18,6 +18,7 @@ use crate::access::{AuthMode, Authenticator, OidcAccess};
 use crate::clock;
 use crate::config::{AccessMode, Settings, StoreConfig, Target, TlsConfig};
 use crate::downstream::RefusalLog;
+use crate::downstream::memory::RequestMemory;
 use crate::jobs::JobRegistry;
 use crate::metrics::Metrics;
 use crate::pictures::Pictures;
@@ -80,7 +81,7 @@ pub async fn prepare(
         jobs,
         rate_limit,
         address_limits: Arc::default(),
-        body_memory: Arc::default(),
+        memory: RequestMemory::default(),
         hosts: Arc::default(),
         watched: Arc::default(),
         drain_expired: shutdown.drain_expired.clone(),

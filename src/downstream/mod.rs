@@ -8,6 +8,7 @@ pub mod cross_site;
 pub mod dialect;
 pub mod forwarded;
 pub mod host;
+pub mod memory;
 pub mod observe;
 pub mod rate;
 pub mod route;
@@ -46,7 +47,7 @@ pub struct DownstreamConfig {
     pub hsts: Option<HeaderValue>,
     /// Whether a 401 for an agent names the login.
     pub names_login: bool,
-    pub body_memory: Arc<body::BodyMemory>,
+    pub memory: memory::RequestMemory,
     pub refusal_log: Arc<RefusalLog>,
     pub metrics: Arc<Metrics>,
 }

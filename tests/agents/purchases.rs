@@ -395,3 +395,24 @@ fn requests_with_one_quote_at_the_same_time_buy_once() {
     });
     assert_eq!(upstream.purchases(), 1);
 }
+
+#[test]
+fn message_takes_the_slot_of_a_purchase_and_what_it_buys_takes_no_other() {
+    let upstream = upstream();
+    let limits = "limits = { requests = 1000, seconds = 1, burst = 1000, concurrent = 2 }";
+    let gate = Gate::start(&upstream, &format!("{ON}\n{limits}"));
+    let unfinished = || {
+        let mut client = gate.client();
+        let head = "POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json";
+        client.write(format!("{head}\r\nTransfer-Encoding: chunked\r\n\r\n").as_bytes());
+        client
+    };
+    let is_full = || gate.post("/mcp", "{}").code() == "rate_limited";
+    let (first, _second) = (unfinished(), unfinished());
+    until("both have a slot", is_full);
+    assert_eq!(gate.chat().code(), "rate_limited");
+    drop(first);
+    until("one is free", || !is_full());
+    assert!(text(&call(&gate, "chat", chat())).contains("hello"));
+    assert_eq!(upstream.purchases(), 1);
+}

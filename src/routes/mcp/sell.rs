@@ -48,8 +48,7 @@ pub(super) async fn quote(call: ToolCall) -> Result<Outcome, Refusal> {
 
 pub(super) async fn buy(call: ToolCall, service: Service) -> Result<Outcome, Refusal> {
     let (handlers, caller) = (&call.cx.handlers, &call.cx.call.caller);
-    // Its slot is held until the end.
-    let _permit = handlers.me.limiter.admit_purchase(caller)?;
+    handlers.me.limiter.take_purchase(caller)?;
     let arguments = validate::mcp::order(call.arguments.as_deref())?;
     let order = match service {
         Service::Chat => validate::chat(&arguments.order, &handlers.rules)?,
