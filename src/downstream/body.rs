@@ -15,7 +15,7 @@ use http_body_util::{BodyExt, LengthLimitError, Limited};
 use tokio::task::yield_now;
 use tokio::time::timeout;
 
-use super::memory::BodyPermit;
+use super::memory::{self, BodyPermit};
 use super::observe::RequestScope;
 use super::route::BodyKind;
 use super::{Call, DownstreamConfig, sanitize};
@@ -38,7 +38,7 @@ where
     B: http_body::Body<Data = Bytes, Error: Into<BoxError>>,
 {
     let server = &config.server;
-    let Call { id, caller, session, transport, route, head, body } = call;
+    let Call { id, caller, session, transport, route, mut head, body } = call;
     let limit = match route.body {
         BodyKind::Nothing => {
             let body = Bytes::new();
@@ -51,11 +51,13 @@ where
         BodyKind::Picture => MAX_PICTURE,
     };
     check_headers(&head.headers, limit, route.body)?;
+    memory::drop_unread(&mut head);
     let size = (limit, body.size_hint().exact());
-    let permit = config.memory.body(server.max_body_memory, &caller, size);
-    let reading = collect(body, limit, permit);
+    let mut permit = config.memory.body(server.max_body_memory, &caller, size);
+    let reading = collect(body, limit, &mut permit);
     let late = |_elapsed| Problem::new(&REQUEST_TIMEOUT);
-    let body = timeout(server.body_timeout, reading).await.map_err(late)??;
+    let payload = timeout(server.body_timeout, reading).await.map_err(late)??;
+    let body = permit.guard(payload);
     Ok(Call { id, caller, session, transport, route, head, body })
 }
 
@@ -110,7 +112,7 @@ fn is_form(media_type: &str) -> bool {
 }
 
 /// Copies only a payload that arrives in several parts, into memory that grows with them.
-async fn collect<B>(body: B, limit: usize, mut permit: BodyPermit) -> Result<Bytes, Problem>
+async fn collect<B>(body: B, limit: usize, permit: &mut BodyPermit) -> Result<Bytes, Problem>
 where
     B: http_body::Body<Data = Bytes, Error: Into<BoxError>>,
 {
@@ -136,7 +138,7 @@ where
         all.extend_from_slice(&mem::take(&mut first));
         all.extend_from_slice(&part);
     }
-    Ok(permit.guard(if all.is_empty() { first } else { all.into() }))
+    Ok(if all.is_empty() { first } else { all.into() })
 }
 
 /// Returns an admitted call. If a call is refused, reads its body if that is small and has arrived,
@@ -249,14 +251,15 @@ mod tests {
 
     #[tokio::test]
     async fn body_holds_memory_for_what_has_arrived() {
-        let memory = super::super::memory::RequestMemory::default();
+        let memory = memory::RequestMemory::default();
         let caller = crate::store::Caller::Member("ann".into());
-        let permit = memory.body(1 << 20, &caller, (100_000, None));
+        let mut permit = memory.body(1 << 20, &caller, (100_000, None));
         let (parts, received) = tokio::sync::mpsc::channel::<Result<_, std::io::Error>>(1);
         let stream = futures_util::stream::unfold(received, |mut received| async {
             Some((received.recv().await?, received))
         });
-        let mut reading = pin!(collect(http_body_util::StreamBody::new(stream), 100_000, permit));
+        let body = http_body_util::StreamBody::new(stream);
+        let mut reading = Box::pin(collect(body, 100_000, &mut permit));
         let mut sizes = vec![];
         for _ in 0..10 {
             parts.send(Ok(http_body::Frame::data(Bytes::from(vec![b'x'; 9_000])))).await.unwrap();
@@ -268,7 +271,9 @@ mod tests {
         assert_eq!(sizes[0], first);
         assert_eq!(sizes[1..], grown);
         drop(parts);
-        let payload = reading.await.unwrap();
+        let payload = reading.as_mut().await.unwrap();
+        drop(reading);
+        let payload = permit.guard(payload);
         assert_eq!((payload.len(), memory.used()), (90_000, most));
         drop(payload);
         assert_eq!(memory.used(), 0);

@@ -111,7 +111,9 @@ impl RequestId {
             (1..=MAX_REQUEST_ID_LEN).contains(&bytes.len())
                 && bytes.iter().all(|b| b.is_ascii_alphanumeric() || b"._-".contains(b))
         };
-        Self { client: headers.get(X_REQUEST_ID).filter(plain).cloned(), ..Self::new() }
+        // A copy, which does not keep the whole head.
+        let copy = |value: &HeaderValue| HeaderValue::from_bytes(value.as_bytes()).ok();
+        Self { client: headers.get(X_REQUEST_ID).filter(plain).and_then(copy), ..Self::new() }
     }
 
     fn new() -> Self {
