@@ -70,7 +70,7 @@ impl Default for Metrics {
             connections_refused: register(
                 r,
                 "connections_refused",
-                "Connections closed at the per-address limit",
+                "Connections closed and HTTP/2 requests refused at the per-address limit",
             ),
             tls_handshakes_failed: register(
                 r,

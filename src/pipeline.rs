@@ -113,6 +113,9 @@ impl HttpStack {
         // 500 if the embedding program does not say
         let address = ClientAddress::of(config, scope.source.as_ref(), &request)?;
         scope.set_client(address.client);
+        // 503
+        let _memory =
+            config.memory.head(config.server.max_body_memory, &address.caller(), &request)?;
         // 401
         let call = caller::authenticate(config, (&scope.id, address), route, request).await?;
         // 429, before the body is read

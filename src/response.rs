@@ -60,7 +60,7 @@ pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 const CHUNK_SIZE: usize = 16 * 1_024;
 /// The answer to a purchase has thirteen headers.
-const EXPECTED_HEADERS: usize = 14;
+pub(crate) const EXPECTED_HEADERS: usize = 14;
 
 /// The body of a response: an `http_body::Body` of `bytes::Bytes`, buffered or streamed.
 ///

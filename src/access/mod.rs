@@ -263,7 +263,7 @@ impl Authenticator {
         // browser may go away meanwhile.
         let limited = |after| rate_limited("too many failed sign-ins from this address", after);
         self.failures.record(address, clock::now()).map_err(limited)?;
-        let finished = login.finish(callback).await;
+        let finished = login.finish(callback, address).await;
         let (SignedIn { subject, terms, .. }, return_path) =
             finished.inspect_err(|_| _ = self.metrics.credentials_failed.inc())?;
         self.failures.forget(address);

@@ -38,9 +38,9 @@ use crate::billing::checkpoints::CheckpointKeeper;
 use crate::billing::summary::BillingSummary;
 use crate::clock;
 use crate::config::{self, AccessMode, Key, Settings, StoreConfig, Target};
-use crate::downstream::body::BodyMemory;
 use crate::downstream::cross_site::Origins;
 use crate::downstream::host::Hosts;
+use crate::downstream::memory::RequestMemory;
 use crate::downstream::rate::Limiter;
 use crate::downstream::{DownstreamConfig, RefusalLog};
 use crate::jobs::{self, JobRegistry};
@@ -94,7 +94,7 @@ pub struct SharedState {
     pub jobs: JobRegistry,
     pub rate_limit: Arc<RateLimit>,
     pub address_limits: Arc<AddressLimits>,
-    pub body_memory: Arc<BodyMemory>,
+    pub memory: RequestMemory,
     pub hosts: Arc<ArcSwap<Hosts>>,
     /// `None` before the first settings apply.
     pub watched: Arc<ArcSwapOption<Watched>>,
@@ -183,7 +183,7 @@ impl App {
             server: settings.server.clone(),
             hsts: hsts(&settings.server),
             names_login: settings.issuer().is_some(),
-            body_memory: Arc::clone(&shared.body_memory),
+            memory: shared.memory.clone(),
             refusal_log: Arc::clone(&shared.refusal_log),
             metrics: Arc::clone(&shared.metrics),
         };

@@ -2,7 +2,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use tracing::warn;
@@ -78,12 +78,30 @@ fn read_or_create(path: &Path) -> Result<SecretText, String> {
     if !metadata.is_file() || metadata.len() > MAX_SIZE {
         return Err("expected a small file with the secret".to_owned());
     }
-    if metadata.permissions().mode() & 0o077 != 0 {
+    if metadata.mode() & 0o077 != 0 {
         return Err("other users can read or change the secret; chmod 600 it".to_owned());
     }
     let mut text = Zeroizing::new(String::new());
     file.read_to_string(&mut text).map_err(|error| error.to_string())?;
     SecretText::new(&text).map_err(str::to_owned)
+}
+
+/// Returns what users other than the owner can do with a file, if it is not private.
+pub fn exposure(path: &Path) -> Option<&'static str> {
+    let file = fs::metadata(path).ok()?;
+    // A file that root has made readable for a service's group is private to the service.
+    let is_for_service = file.uid() == 0 && file.gid() != 0;
+    let others = file.mode() & if is_for_service { 0o037 } else { 0o077 };
+    match (others & 0o044 != 0, others & 0o022 != 0) {
+        (true, true) => Some("read and change the file"),
+        (true, false) => Some("read the file"),
+        (false, true) => Some("change the file"),
+        (false, false) => None,
+    }
+}
+
+pub fn is_writable_by_others(path: &Path) -> bool {
+    fs::metadata(path).is_ok_and(|file| file.mode() & 0o022 != 0)
 }
 
 /// Writes a temporary file and links it to `path`, so that no process reads a part of it.
@@ -106,6 +124,7 @@ fn write(path: &Path) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
     use std::thread;
 
     use super::*;

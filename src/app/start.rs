@@ -18,6 +18,7 @@ use crate::access::{AuthMode, Authenticator, OidcAccess};
 use crate::clock;
 use crate::config::{AccessMode, Settings, StoreConfig, Target, TlsConfig};
 use crate::downstream::RefusalLog;
+use crate::downstream::memory::RequestMemory;
 use crate::jobs::JobRegistry;
 use crate::metrics::Metrics;
 use crate::pictures::Pictures;
@@ -110,7 +111,7 @@ fn shared_state(
         jobs,
         rate_limit,
         address_limits: Arc::default(),
-        body_memory: Arc::default(),
+        memory: RequestMemory::default(),
         hosts: Arc::default(),
         watched: Arc::default(),
         drain_expired: shutdown.drain_expired.clone(),

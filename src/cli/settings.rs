@@ -2,7 +2,6 @@
 
 use std::cell::Cell;
 use std::ffi::OsString;
-use std::fs;
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -10,6 +9,7 @@ use std::path::{Path, PathBuf};
 use zeroize::Zeroizing;
 
 use crate::acme;
+use crate::app::secret::{exposure, is_writable_by_others};
 use crate::app::settings::{
     KEY_VARIABLES, check_files, environment, is_known, key_file, read_file,
 };
@@ -103,7 +103,8 @@ pub fn load_from(
     let settings = Settings::read(&source).map_err(|more| errors.extend(more));
     let Some(settings) = settings.ok().filter(|_| errors.is_empty()) else { return Err(errors) };
     let mut warnings = settings.warnings();
-    warnings.extend(readable_file_warnings(folder, &environment));
+    let place = (source.file.map(|_| path.as_path()), folder);
+    warnings.extend(exposed_file_warnings(&settings, place, &environment));
     if let Some(Ok(certificate)) = certificate(&settings).filter(|_| needs_gateway_key)
         && settings.server.tls_files().is_some()
     {
@@ -203,25 +204,38 @@ fn discovered_file_warning(
     })
 }
 
-fn readable_file_warnings(folder: &Path, environment: &Environment) -> Vec<String> {
-    use std::os::unix::fs::PermissionsExt;
-    let is_open = |variable: &&str| {
-        let name = environment.get(*variable).map(|name| name.trim()).unwrap_or_default();
-        // Container engines mount secrets there with mode 0444. Only the container sees them.
-        if name.starts_with("/run/secrets/") {
-            return false;
-        }
-        let about = fs::metadata(folder.join(name));
-        !name.is_empty() && about.is_ok_and(|about| about.permissions().mode() & 0o004 != 0)
-    };
-    let files = [
+/// Warns about files with secrets, and about the ledger, that others can read or change, and about
+/// settings that others can change.
+fn exposed_file_warnings(
+    settings: &Settings,
+    (file, folder): (Option<&Path>, &Path),
+    environment: &Environment,
+) -> Vec<String> {
+    const SECRETS: [&str; 5] = [
         "GATEWAY_API_KEY_FILE",
         "TOLLGATE_SECRET_FILE",
         "TOLLGATE_WEBHOOK_SECRET_FILE",
         "DATABASE_URL_FILE",
         "OIDC_CLIENT_SECRET_FILE",
     ];
-    let open = files.into_iter().filter(is_open);
-    let text = "any user of this machine can read the file; chmod 600 it";
-    open.map(|variable| format!("{variable}: {text}")).collect()
+    let named = SECRETS.into_iter().filter_map(|variable| {
+        let name = environment.get(variable)?.trim();
+        // Container engines and systemd mount secrets there for one service, whatever the mode says.
+        let is_mounted =
+            ["/run/secrets/", "/run/credentials/"].iter().any(|at| name.starts_with(at));
+        (!name.is_empty() && !is_mounted).then(|| (variable.to_owned(), folder.join(name)))
+    });
+    let env_file = folder.join(ENV_FILE);
+    let env_file = (env_file.display().to_string(), env_file);
+    let ledger = settings.store.path().map(|path| ("store.url".to_owned(), path.to_owned()));
+    let tls = settings.server.tls_files();
+    let tls = tls.map(|files| ("server.tls.key".to_owned(), files.key.clone()));
+    let private = named.chain([env_file]).chain(ledger).chain(tls);
+    let private = private.filter_map(|(name, path)| {
+        Some(format!("{name}: other users can {}; chmod 600 it", exposure(&path)?))
+    });
+    let changed = file
+        .filter(|file| is_writable_by_others(file))
+        .map(|file| format!("{}: other users can change the file; chmod 644 it", file.display()));
+    private.chain(changed).collect()
 }

@@ -196,6 +196,49 @@ fn explicit_file_must_exist_and_be_text() {
 }
 
 #[test]
+fn private_files_that_others_can_read_or_change_cause_warnings() {
+    use std::os::unix::fs::PermissionsExt;
+    let (read, change) = ("other users can read the file", "other users can change the file");
+    let both = "other users can read and change the file";
+    let folder = folder(&[
+        ("key", &format!("{CANARY}\n")),
+        (".env", "TOLLGATE_STORE__URL=sqlite:ledger.db\n"),
+        ("ledger.db", ""),
+        ("proxy.toml", ""),
+    ]);
+    let set = |name: &str, mode| {
+        let mode = fs::Permissions::from_mode(mode);
+        fs::set_permissions(folder.path().join(name), mode).expect("changed");
+    };
+    let names = ["key", ".env", "ledger.db", "proxy.toml"];
+    let environment = [
+        ("GATEWAY_API_KEY_FILE", "key"),
+        ("TOLLGATE_GATEWAY__BASE_URL", "https://gateway.example.com"),
+    ];
+    let warnings =
+        || load(folder.path(), &environment).expect("valid settings").warnings.join("\n");
+    names.iter().for_each(|name| set(name, 0o600));
+    assert!(!warnings().contains("other users"), "{}", warnings());
+    for (mode, said) in
+        [(0o640, read), (0o604, read), (0o620, change), (0o602, change), (0o666, both)]
+    {
+        for (name, shown) in
+            [("key", "GATEWAY_API_KEY_FILE"), (".env", ".env"), ("ledger.db", "store.url")]
+        {
+            set(name, mode);
+            let found = warnings();
+            assert!(found.contains(&format!("{shown}: {said}; chmod 600 it")), "{mode:o}: {found}");
+            set(name, 0o600);
+        }
+    }
+    for (mode, warns) in [(0o644, false), (0o664, true), (0o646, true)] {
+        set("proxy.toml", mode);
+        let found = warnings();
+        assert_eq!(found.contains(&format!("proxy.toml: {change}")), warns, "{mode:o}: {found}");
+    }
+}
+
+#[test]
 fn key_file_is_read_with_a_warning_if_others_can_read_it() {
     use std::os::unix::fs::PermissionsExt;
     let folder = folder(&[("key", &format!("{CANARY}\n"))]);
@@ -203,14 +246,14 @@ fn key_file_is_read_with_a_warning_if_others_can_read_it() {
         ("GATEWAY_API_KEY_FILE", "key"),
         ("TOLLGATE_GATEWAY__BASE_URL", "https://gateway.example.com/secret-path"),
     ];
-    for (mode, warns) in [(0o644, true), (0o600, false), (0o640, false)] {
+    for (mode, warns) in [(0o644, true), (0o600, false), (0o640, true)] {
         let path = folder.path().join("key");
         fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("changed");
         let loaded = load(folder.path(), &environment);
         let (exit, out, err) = checked(&loaded);
         assert_eq!(exit, Exit::Done);
         assert!(out.contains("gateway   live, gateway.example.com, 1 key\n"), "{out}");
-        assert_eq!(err.contains("GATEWAY_API_KEY_FILE: any user"), warns, "{err}");
+        assert_eq!(err.contains("GATEWAY_API_KEY_FILE: other users can read"), warns, "{err}");
         let said = format!("{out}{err}{loaded:?}");
         assert!(!said.contains("CANARY") && !out.contains("secret-path"), "{said}");
         let Target::Live { keys, .. } = loaded.expect("valid settings").settings.gateway.target

@@ -3,25 +3,25 @@
 //! Media type and length are checked before the first read, so a client that sent
 //! `Expect: 100-continue` does not send a body that is refused.
 
+use std::error::Error;
+use std::mem;
 use std::pin::pin;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use futures_util::FutureExt;
 use http::HeaderMap;
 use http::header::{AUTHORIZATION, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, EXPECT};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use tokio::task::yield_now;
+use tokio::time::timeout;
 
+use super::memory::{self, BodyPermit};
 use super::observe::RequestScope;
 use super::route::BodyKind;
 use super::{Call, DownstreamConfig, sanitize};
 use crate::config::MAX_PICTURE;
 use crate::problem::{
-    MALFORMED_REQUEST, OVERLOADED, PAYLOAD_TOO_LARGE, Problem, REQUEST_TIMEOUT,
-    UNSUPPORTED_MEDIA_TYPE,
+    MALFORMED_REQUEST, PAYLOAD_TOO_LARGE, Problem, REQUEST_TIMEOUT, UNSUPPORTED_MEDIA_TYPE,
 };
 use crate::response::BoxError;
 
@@ -32,15 +32,13 @@ const PICTURE_TYPES: &[&str] = &["image/png", "image/jpeg", "image/webp"];
 const MAX_DRAINED: u64 = 16 * 1_024;
 /// In how many turns of its task the connection passes it on.
 const DRAIN_TURNS: usize = 4;
-/// The `Retry-After` when no memory is left for a payload.
-const RETRY_DELAY: Duration = Duration::from_secs(5);
 
 pub async fn read<B>(config: &DownstreamConfig, call: Call<B>) -> Result<Call, Problem>
 where
     B: http_body::Body<Data = Bytes, Error: Into<BoxError>>,
 {
     let server = &config.server;
-    let Call { id, caller, session, transport, route, head, body } = call;
+    let Call { id, caller, session, transport, route, mut head, body } = call;
     let limit = match route.body {
         BodyKind::Nothing => {
             let body = Bytes::new();
@@ -53,16 +51,13 @@ where
         BodyKind::Picture => MAX_PICTURE,
     };
     check_headers(&head.headers, limit, route.body)?;
-    // A chunked body reserves as much as the route allows.
-    let length = body.size_hint().upper().and_then(|bytes| usize::try_from(bytes).ok());
-    let length = length.unwrap_or(limit).min(limit);
-    let permit = config.body_memory.try_acquire(length, server.max_body_memory);
-    let permit = permit.ok_or_else(|| {
-        Problem::new(&OVERLOADED)
-            .detail("request bodies take up all of server.max_body_memory")
-            .retry_after(RETRY_DELAY)
-    })?;
-    let body = permit.guard(collect(body, limit, server.body_timeout).await?);
+    memory::drop_unread(&mut head);
+    let size = (limit, body.size_hint().exact());
+    let mut permit = config.memory.body(server.max_body_memory, &caller, size);
+    let reading = collect(body, limit, &mut permit);
+    let late = |_elapsed| Problem::new(&REQUEST_TIMEOUT);
+    let payload = timeout(server.body_timeout, reading).await.map_err(late)??;
+    let body = permit.guard(payload);
     Ok(Call { id, caller, session, transport, route, head, body })
 }
 
@@ -116,17 +111,34 @@ fn is_form(media_type: &str) -> bool {
     essence.trim().eq_ignore_ascii_case("multipart/form-data")
 }
 
-async fn collect<B>(body: B, limit: usize, timeout: Duration) -> Result<Bytes, Problem>
+/// Copies only a payload that arrives in several parts, into memory that grows with them.
+async fn collect<B>(body: B, limit: usize, permit: &mut BodyPermit) -> Result<Bytes, Problem>
 where
     B: http_body::Body<Data = Bytes, Error: Into<BoxError>>,
 {
-    match tokio::time::timeout(timeout, read_all(Limited::new(body, limit))).await {
-        Ok(Ok(payload)) => Ok(payload),
-        Ok(Err(error)) if error.is::<LengthLimitError>() => Err(too_large(limit)),
-        Ok(Err(_broken)) => Err(Problem::new(&MALFORMED_REQUEST)
-            .detail("the body ended early, or its chunks are malformed")),
-        Err(_elapsed) => Err(Problem::new(&REQUEST_TIMEOUT)),
+    let expected = body.size_hint().upper().and_then(|bytes| usize::try_from(bytes).ok());
+    let expected = expected.unwrap_or(limit).min(limit);
+    let mut body = pin!(Limited::new(body, limit));
+    let (mut first, mut all) = (Bytes::new(), Vec::new());
+    while let Some(frame) = body.frame().await {
+        let frame = frame.map_err(|error| unreadable(&*error, limit))?;
+        let Ok(part) = frame.into_data() else { continue };
+        if all.is_empty() && first.is_empty() {
+            permit.grow(part.len())?;
+            first = part;
+            continue;
+        }
+        let (held, needed) =
+            (all.capacity().max(first.len()), all.len() + first.len() + part.len());
+        if needed > held {
+            let capacity = (2 * held).min(expected).max(needed);
+            permit.grow(capacity - held)?;
+            all.reserve_exact(capacity - all.len());
+        }
+        all.extend_from_slice(&mem::take(&mut first));
+        all.extend_from_slice(&part);
     }
+    Ok(if all.is_empty() { first } else { all.into() })
 }
 
 /// Returns an admitted call. If a call is refused, reads its body if that is small and has arrived,
@@ -172,71 +184,15 @@ where
     false
 }
 
-/// Copies only a payload that arrives in several parts.
-async fn read_all<B>(body: B) -> Result<Bytes, B::Error>
-where
-    B: http_body::Body<Data = Bytes>,
-{
-    let (mut body, mut first, mut all) = (pin!(body), Bytes::new(), BytesMut::new());
-    let expected = usize::try_from(body.size_hint().lower()).unwrap_or_default();
-    while let Some(frame) = body.frame().await.transpose()? {
-        let Ok(part) = frame.into_data() else { continue };
-        if first.is_empty() {
-            first = part;
-            continue;
-        }
-        if all.is_empty() {
-            all.reserve(expected);
-            all.extend_from_slice(&first);
-        }
-        all.extend_from_slice(&part);
+fn unreadable(error: &(dyn Error + 'static), limit: usize) -> Problem {
+    if error.is::<LengthLimitError>() {
+        return too_large(limit);
     }
-    Ok(if all.is_empty() { first } else { all.freeze() })
+    Problem::new(&MALFORMED_REQUEST).detail("the body ended early, or its chunks are malformed")
 }
 
 fn too_large(limit: usize) -> Problem {
     Problem::new(&PAYLOAD_TOO_LARGE).detail(format!("expected a body of at most {limit} bytes"))
-}
-
-/// The memory in use by payloads, shared by all cores. It outlives a reload.
-#[derive(Debug, Default)]
-pub struct BodyMemory {
-    used: AtomicUsize,
-}
-
-impl BodyMemory {
-    fn try_acquire(self: &Arc<Self>, bytes: usize, max: usize) -> Option<BodyPermit> {
-        let more = |used: usize| used.checked_add(bytes).filter(|sum| *sum <= max);
-        self.used.fetch_update(Ordering::AcqRel, Ordering::Acquire, more).ok()?;
-        Some(BodyPermit { memory: Arc::clone(self), bytes, payload: Bytes::new() })
-    }
-}
-
-#[derive(Debug)]
-struct BodyPermit {
-    memory: Arc<BodyMemory>,
-    bytes: usize,
-    payload: Bytes,
-}
-
-impl BodyPermit {
-    /// Returns the payload, whose last copy releases the memory.
-    fn guard(mut self, payload: Bytes) -> Bytes {
-        self.payload = payload;
-        Bytes::from_owner(self)
-    }
-}
-
-impl Drop for BodyPermit {
-    fn drop(&mut self) {
-        self.memory.used.fetch_sub(self.bytes, Ordering::AcqRel);
-    }
-}
-
-impl AsRef<[u8]> for BodyPermit {
-    fn as_ref(&self) -> &[u8] {
-        &self.payload
-    }
 }
 
 #[cfg(test)]
@@ -293,21 +249,33 @@ mod tests {
         }
     }
 
-    #[test]
-    fn memory_is_released_with_last_copy_of_payload() {
-        let memory = Arc::new(BodyMemory::default());
-        let first = memory.try_acquire(6, 10).unwrap();
-        assert!(memory.try_acquire(5, 10).is_none());
-        assert!(memory.try_acquire(usize::MAX, 10).is_none());
-        let second = memory.try_acquire(4, 10).unwrap();
-        drop(second);
-        let payload = first.guard(Bytes::from_static(b"hello"));
-        let (start, copy) = (payload.slice(..2), payload.clone());
+    #[tokio::test]
+    async fn body_holds_memory_for_what_has_arrived() {
+        let memory = memory::RequestMemory::default();
+        let caller = crate::store::Caller::Member("ann".into());
+        let mut permit = memory.body(1 << 20, &caller, (100_000, None));
+        let (parts, received) = tokio::sync::mpsc::channel::<Result<_, std::io::Error>>(1);
+        let stream = futures_util::stream::unfold(received, |mut received| async {
+            Some((received.recv().await?, received))
+        });
+        let body = http_body_util::StreamBody::new(stream);
+        let mut reading = Box::pin(collect(body, 100_000, &mut permit));
+        let mut sizes = vec![];
+        for _ in 0..10 {
+            parts.send(Ok(http_body::Frame::data(Bytes::from(vec![b'x'; 9_000])))).await.unwrap();
+            assert!(reading.as_mut().now_or_never().is_none());
+            sizes.push(memory.used());
+        }
+        let (first, doubled, most) = (9_000, 72_000, 100_000);
+        let grown = [18_000, 36_000, 36_000, doubled, doubled, doubled, doubled, most, most];
+        assert_eq!(sizes[0], first);
+        assert_eq!(sizes[1..], grown);
+        drop(parts);
+        let payload = reading.as_mut().await.unwrap();
+        drop(reading);
+        let payload = permit.guard(payload);
+        assert_eq!((payload.len(), memory.used()), (90_000, most));
         drop(payload);
-        drop(copy);
-        assert!(memory.try_acquire(5, 10).is_none(), "a part of it is still there");
-        drop(start);
-        assert!(memory.try_acquire(10, 10).is_some());
-        assert_eq!(memory.used.load(Ordering::Acquire), 0);
+        assert_eq!(memory.used(), 0);
     }
 }

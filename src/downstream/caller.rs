@@ -71,6 +71,11 @@ impl ClientAddress {
         let client = client_ip(peer, request.headers(), &config.trusted_proxies);
         Ok(Self { client, peer, is_tls })
     }
+
+    /// Returns the caller of a request without credentials.
+    pub fn caller(&self) -> Caller {
+        Caller::Address(network(self.client))
+    }
 }
 
 pub async fn authenticate<B>(
@@ -80,9 +85,9 @@ pub async fn authenticate<B>(
     request: Request<B>,
 ) -> Result<Call<B>, Problem> {
     let (head, body) = request.into_parts();
-    let ClientAddress { client, peer, is_tls } = address;
+    let ClientAddress { peer, is_tls, .. } = address;
     let (access, headers) = (&config.access, &head.headers);
-    let address = Caller::Address(network(client));
+    let address = address.caller();
     let transport = if access.has_logins() {
         transport((peer, is_tls), headers, &config.trusted_proxies)
     } else {

@@ -8,6 +8,7 @@ pub mod cross_site;
 pub mod dialect;
 pub mod forwarded;
 pub mod host;
+pub mod memory;
 pub mod observe;
 pub mod rate;
 pub mod route;
@@ -46,7 +47,7 @@ pub struct DownstreamConfig {
     pub hsts: Option<HeaderValue>,
     /// Whether a 401 for an agent names the login.
     pub names_login: bool,
-    pub body_memory: Arc<body::BodyMemory>,
+    pub memory: memory::RequestMemory,
     pub refusal_log: Arc<RefusalLog>,
     pub metrics: Arc<Metrics>,
 }
@@ -110,7 +111,9 @@ impl RequestId {
             (1..=MAX_REQUEST_ID_LEN).contains(&bytes.len())
                 && bytes.iter().all(|b| b.is_ascii_alphanumeric() || b"._-".contains(b))
         };
-        Self { client: headers.get(X_REQUEST_ID).filter(plain).cloned(), ..Self::new() }
+        // A copy, which does not keep the whole head.
+        let copy = |value: &HeaderValue| HeaderValue::from_bytes(value.as_bytes()).ok();
+        Self { client: headers.get(X_REQUEST_ID).filter(plain).and_then(copy), ..Self::new() }
     }
 
     fn new() -> Self {

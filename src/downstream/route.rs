@@ -13,6 +13,8 @@ pub enum Class {
     Upload,
     /// Has ten times the limits of `Paid`.
     Read,
+    /// Counts as `Read`, but holds one of the slots of `Paid`: what it buys needs no other.
+    Agent,
     Free,
 }
 

@@ -96,12 +96,12 @@ fn slowest_permit(active: &[Arc<Holder>], newcomer: &Caller, now: Instant) -> Op
     let (mut of_callers, mut of_sites) = (HashMap::new(), HashMap::new());
     for holder in active {
         *of_callers.entry(holder.caller.clone()).or_insert(0_usize) += 1;
-        *of_sites.entry(site(&holder.caller)).or_insert(0_usize) += 1;
+        *of_sites.entry(holder.caller.site()).or_insert(0_usize) += 1;
     }
-    let own_site = site(newcomer);
+    let own_site = newcomer.site();
     let candidate = |(place, holder): (usize, &Arc<Holder>)| {
         let speed = lock(&holder.progress).speed(now).filter(|speed| *speed < SLOW_SPEED)?;
-        let its_site = site(&holder.caller);
+        let its_site = holder.caller.site();
         let (counts, its, own) = if its_site == own_site {
             (&of_callers, &holder.caller, newcomer)
         } else {
@@ -112,11 +112,6 @@ fn slowest_permit(active: &[Arc<Holder>], newcomer: &Caller, now: Instant) -> Op
         (its > own).then_some((its, Reverse(speed), place))
     };
     active.iter().enumerate().filter_map(candidate).max().map(|(_, _, place)| place)
-}
-
-/// Groups callers that may be one: an IPv6 site has a /48, which holds 65,536 callers.
-fn site(caller: &Caller) -> Caller {
-    caller.network((32, 48)).map_or_else(|| caller.clone(), Caller::Address)
 }
 
 /// The bytes of a transfer, now and at two earlier times at least [`SPEED_WINDOW`] apart.

@@ -41,12 +41,14 @@ impl JobsConfig {
         state_word(body).is_some_and(|word| is_end(&word))
     }
 
+    /// Returns the address as the parser writes it: without line ends and spaces.
     pub fn result_url(&self, body: &[u8]) -> Option<String> {
-        let is_web = |text: &String| {
-            Url::parse(text).is_ok_and(|address| matches!(address.scheme(), "http" | "https"))
+        let address = |text: String| {
+            let address = Url::parse(&text).ok()?;
+            matches!(address.scheme(), "http" | "https").then(|| address.into())
         };
         let at = |pointer| text_at(body, std::slice::from_ref(pointer));
-        self.result.iter().find_map(|pointer| at(pointer).filter(is_web))
+        self.result.iter().find_map(|pointer| at(pointer).and_then(address))
     }
 }
 

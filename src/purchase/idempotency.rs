@@ -3,12 +3,13 @@
 //! SDKs and browsers retry a lost POST on their own, mostly without a key. The ledger recognises
 //! duplicates when it holds the price.
 
+use std::pin::pin;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::StatusCode;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::{Notify, watch};
 use tokio::time::timeout_at;
 use tracing::error;
 
@@ -22,27 +23,28 @@ use crate::problem::{
     Charged, LEDGER_UNAVAILABLE, OUTCOME_UNKNOWN, OVERLOADED, Problem, STILL_RUNNING,
 };
 use crate::store::{
-    EarlierReply, ExistingPurchase, KeptReply, PurchaseId, PurchaseState, Service, Unavailable,
+    Caller, EarlierReply, ExistingPurchase, KeptReply, PurchaseId, PurchaseState, Service,
+    Unavailable,
 };
-use crate::sync::{FastMap, lock};
+use crate::sync::{Bounds, FastMap, KeyedLimit, KeyedPermit, lock};
 
 const RETRY_AFTER: Duration = Duration::from_secs(5);
 
-const MAX_REPLAY_KIB: u32 = 64 * 1_024;
+const MAX_REPLAYS: usize = 64 << 20;
+/// A caller's part of it, and the part that is kept for replies of up to `MEDIUM_REPLY`.
+const REPLAY_SHARE: usize = MAX_REPLAYS / 8;
+const MEDIUM_REPLY: usize = 256 << 10;
 /// A smaller reply needs no permit: a connection buffers more than that. The ledger may read it at once.
-const SMALL_REPLY: usize = 16 * 1_024;
+const SMALL_REPLY: usize = 16 << 10;
 
 /// The running purchases of this process, and the memory for replays; shared by all cores.
-#[derive(Clone)]
+#[derive(Clone, Default)]
 pub struct RunningPurchases {
     calls: Arc<Mutex<FastMap<PurchaseId, RunningPurchase>>>,
-    replays: Arc<Semaphore>,
-}
-
-impl Default for RunningPurchases {
-    fn default() -> Self {
-        Self { calls: Arc::default(), replays: Arc::new(Semaphore::new(MAX_REPLAY_KIB as usize)) }
-    }
+    /// By site: an IPv6 network may be any number of callers.
+    replays: Arc<KeyedLimit<Caller>>,
+    /// Notifies all who wait, so that a small reply does not wait behind a large one.
+    replay_ended: Arc<Notify>,
 }
 
 struct RunningPurchase {
@@ -71,29 +73,52 @@ impl RunningPurchases {
         lock(&self.calls).keys().copied().collect()
     }
 
-    /// The permit is held until the reply is sent, so slow clients cannot exhaust memory.
+    /// The permit is held until the reply is sent, so slow clients cannot exhaust memory. A caller who
+    /// reads slowly has only its share.
     async fn reserve_memory(
         &self,
         purchase: &PurchaseRequest,
         bytes: usize,
         give_up: Instant,
-    ) -> Result<Option<OwnedSemaphorePermit>, Problem> {
+    ) -> Result<Option<ReplayPermit>, Problem> {
         if bytes <= SMALL_REPLY {
             return Ok(None);
         }
-        let size =
-            u32::try_from(bytes.div_ceil(1_024)).unwrap_or(MAX_REPLAY_KIB).min(MAX_REPLAY_KIB);
-        let permit = Arc::clone(&self.replays).acquire_many_owned(size);
-        tokio::select! {
-            biased;
-            permit = timeout_at(give_up, permit) => match permit {
-                Ok(Ok(permit)) => Ok(Some(permit)),
-                Ok(Err(_)) | Err(_) => Err(still_running().detail(
-                    "its reply is kept, but too many kept replies are being read right now",
-                )),
-            },
-            () = purchase.waiters.all_gone() => Err(Problem::new(&OVERLOADED)),
+        let kept = if bytes <= MEDIUM_REPLY { 0 } else { REPLAY_SHARE };
+        let bounds = Bounds { each: REPLAY_SHARE, total: MAX_REPLAYS - kept };
+        let mut memory = self.replays.permit(purchase.caller.site());
+        loop {
+            let mut ended = pin!(self.replay_ended.notified());
+            // From here on, no end is missed.
+            ended.as_mut().enable();
+            if memory.try_grow(bytes.min(REPLAY_SHARE), bounds) {
+                let ended = EndNotifier(Arc::clone(&self.replay_ended));
+                return Ok(Some(ReplayPermit { _memory: memory, _ended: ended }));
+            }
+            tokio::select! {
+                biased;
+                ended = timeout_at(give_up, ended) => ended.map_err(|_elapsed| {
+                    still_running().detail(
+                        "its reply is kept, but too many kept replies are being read right now",
+                    )
+                })?,
+                () = purchase.waiters.all_gone() => return Err(Problem::new(&OVERLOADED)),
+            }
         }
+    }
+}
+
+/// Memory for a replay. Its fields are dropped in this order.
+struct ReplayPermit {
+    _memory: KeyedPermit<Caller>,
+    _ended: EndNotifier,
+}
+
+struct EndNotifier(Arc<Notify>);
+
+impl Drop for EndNotifier {
+    fn drop(&mut self) {
+        self.0.notify_waiters();
     }
 }
 
@@ -219,7 +244,7 @@ async fn replay(
 
 struct ReplayedBody {
     body: Bytes,
-    _permit: OwnedSemaphorePermit,
+    _permit: ReplayPermit,
 }
 
 impl AsRef<[u8]> for ReplayedBody {

@@ -3,13 +3,19 @@
 //! A debug page or an error that echoes the request would otherwise hand the key to a browser. The
 //! rest of the reply is paid for, so it is delivered.
 //!
-//! Text is searched as it is, and again with its JSON, URL and HTML escapes decoded, even nested
-//! ones. A match overwrites whole escapes, so JSON stays valid.
+//! Any twelve characters of a key in a row are found, except the first ones, which are public, in
+//! several encodings. Only letters and digits
+//! are looked at, so a key is found across line ends, in UTF-16 and in a dump of its bytes. The text
+//! is searched again with its JSON, URL and HTML escapes decoded, even nested ones. A match overwrites
+//! whole escapes and keeps what may be syntax, so JSON stays valid.
 
+use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
 
-use aho_corasick::{AhoCorasick, MatchKind};
+use aho_corasick::Anchored;
+use aho_corasick::automaton::Automaton;
+use aho_corasick::nfa::contiguous::NFA;
 use arc_swap::ArcSwap;
 use base64::Engine;
 use base64::engine::general_purpose::{STANDARD_NO_PAD, URL_SAFE_NO_PAD};
@@ -56,8 +62,10 @@ impl Redactor {
     }
 }
 
-/// A shorter secret could occur in any text by chance.
+/// Fewer characters could occur in any text by chance.
 const MIN_SECRET: usize = 12;
+/// Letters and digits of them, as keys also have `_` and `-`.
+const MIN_PATTERN: usize = 8;
 /// The deepest nesting of escapes: `_` as `&#95;`, its `&` as `\u0026`, and that quoted in JSON.
 const MAX_DEPTH: usize = 3;
 /// The length of `\uXXXX` before its last digit.
@@ -66,7 +74,7 @@ const WITHIN_ESCAPE: usize = 5;
 #[derive(Default)]
 struct KeyPatterns {
     keys: Vec<Key>,
-    search: Option<AhoCorasick>,
+    search: Option<NFA>,
 }
 
 impl KeyPatterns {
@@ -77,10 +85,8 @@ impl KeyPatterns {
                 all.push(key.clone());
             }
         }
-        let search = AhoCorasick::builder()
-            .ascii_case_insensitive(true)
-            .match_kind(MatchKind::LeftmostLongest)
-            .build(all.iter().flat_map(|key| key_patterns(key.expose())));
+        let patterns: BTreeSet<_> = all.iter().flat_map(|key| key_patterns(key.expose())).collect();
+        let search = NFA::builder().ascii_case_insensitive(true).prefilter(false).build(patterns);
         // Building fails only beyond 2^31 states, far more than a handful of keys needs.
         Self { keys: all, search: search.ok() }
     }
@@ -90,14 +96,15 @@ impl KeyPatterns {
         let mut redacted = None;
         let mut cover = |span: Range<usize>| {
             let redacted = redacted.get_or_insert_with(|| text.to_vec());
-            redacted[unit_start(text, span.start)..span.end].fill(b'*');
+            overwrite(redacted, text, unit_start(text, span.start)..span.end);
         };
-        search.find_iter(text).for_each(|found| cover(found.range()));
+        find(search, text, &mut cover);
         let mut decoded = Decoded::decode(text);
         for _ in 0..MAX_DEPTH {
             let Some(level) = decoded else { break };
-            let source = |found: Range<usize>| level.starts[found.start]..level.starts[found.end];
-            search.find_iter(&level.text).for_each(|found| cover(source(found.range())));
+            find(search, &level.text, &mut |found| {
+                cover(level.starts[found.start]..level.starts[found.end]);
+            });
             decoded = level.decode_again();
         }
         redacted
@@ -115,23 +122,88 @@ fn unit_start(text: &[u8], start: usize) -> usize {
     escape.unwrap_or(start)
 }
 
-fn key_patterns(key: &str) -> Vec<Vec<u8>> {
-    let mut forms = vec![key.as_bytes().to_vec()];
-    // The part after the prefix is the secret, however the prefix was written.
-    let rest = key.trim_start_matches(KEY_PREFIX);
-    if rest.len() >= MIN_SECRET {
-        forms.push(rest.as_bytes().to_vec());
-    }
-    forms.push(key.bytes().map(|byte| format!("{byte:02x}")).collect::<String>().into_bytes());
-    for alignment in 0..3 {
-        let padded = [&b"\0\0"[..alignment], key.as_bytes()].concat();
-        for encoded in [STANDARD_NO_PAD.encode(&padded), URL_SAFE_NO_PAD.encode(&padded)] {
-            // Characters that also encode bits of a neighbouring byte differ from text to text.
-            let start = [0, 2, 3][alignment];
-            let end = encoded.len() - usize::from(padded.len() % 3 != 0);
-            forms.extend(encoded.get(start..end).map(|inner| inner.as_bytes().to_vec()));
+/// Finds the patterns in the letters and digits of a text, even if they overlap.
+fn find(search: &NFA, text: &[u8], found: &mut impl FnMut(Range<usize>)) {
+    // Fails for anchored searches only.
+    let Ok(mut state) = search.start_state(Anchored::No) else { return };
+    let mut at = 0;
+    while let Some(byte) = text.get(at) {
+        at += 1;
+        if !byte.is_ascii_alphanumeric() {
+            at += usize::from(*byte == b'\\' && is_control_letter(text.get(at)));
+            continue;
+        }
+        state = search.next_state(Anchored::No, state, *byte);
+        if search.is_special(state) && search.is_match(state) {
+            let patterns = (0..search.match_len(state)).map(|n| search.match_pattern(state, n));
+            let longest = patterns.map(|pattern| search.pattern_len(pattern)).max();
+            found(start_of(text, at, longest.unwrap_or_default())..at);
         }
     }
+}
+
+/// Returns where so many letters and digits before `end` begin.
+fn start_of(text: &[u8], end: usize, mut count: usize) -> usize {
+    let mut start = end;
+    while count > 0 && start > 0 {
+        start -= 1;
+        let is_escape = start > 0 && text[start - 1] == b'\\' && is_control_letter(text.get(start));
+        count -= usize::from(text[start].is_ascii_alphanumeric() && !is_escape);
+    }
+    start
+}
+
+/// Returns whether this letter after a backslash is a line end or white space.
+fn is_control_letter(byte: Option<&u8>) -> bool {
+    byte.is_some_and(|byte| b"nrtbf".contains(byte))
+}
+
+/// Overwrites a part of a text, but not what ends a string or separates values.
+fn overwrite(redacted: &mut [u8], text: &[u8], part: Range<usize>) {
+    let of_numbers =
+        |byte: &u8| byte.is_ascii_digit() || byte.is_ascii_whitespace() || *byte == b',';
+    let is_list = text[part.clone()].iter().all(of_numbers) && text[part.clone()].contains(&b',');
+    for at in part {
+        let after = text[at..].iter().find(|byte| **byte != b'\\');
+        if text[at].is_ascii_alphanumeric() {
+            // A list of numbers stays one.
+            redacted[at] = if is_list { b'1' } else { b'*' };
+        } else if b"_-+/%&#;=".contains(&text[at]) || (text[at] == b'\\' && after != Some(&b'"')) {
+            redacted[at] = b'*';
+        }
+    }
+}
+
+/// Returns what to find of a key, in letters and digits.
+fn key_patterns(key: &str) -> Vec<Vec<u8>> {
+    // The part after the prefix is the secret, however the prefix was written.
+    let rest = key.trim_start_matches(KEY_PREFIX).as_bytes();
+    let (secret, window) =
+        if rest.len() >= MIN_SECRET { (rest, MIN_SECRET) } else { (key.as_bytes(), key.len()) };
+    let mut forms = vec![key.as_bytes().to_vec()];
+    // The gateway lists keys by their first characters.
+    let listed = usize::from(secret.len() > window);
+    for part in secret.windows(window).skip(listed) {
+        let each = |write: fn(&u8) -> String| part.iter().map(write).collect::<String>().into();
+        forms.extend([
+            part.to_vec(),
+            each(|byte| format!("{byte:02x}")),
+            each(|byte| format!("0x{byte:02x}")),
+            each(|byte| format!("{byte:03o}")),
+            each(|byte| byte.to_string()),
+        ]);
+    }
+    for alignment in 0..3 {
+        let padded = [&b"\0\0"[..alignment], secret].concat();
+        // Whole groups of three bytes. What also encodes a neighbouring byte differs from text to text.
+        let groups: Vec<_> = padded.chunks_exact(3).skip(usize::from(alignment > 0)).collect();
+        for part in groups.windows(((window - 2) / 3).max(1)) {
+            let part = part.concat();
+            forms.extend([STANDARD_NO_PAD, URL_SAFE_NO_PAD].map(|code| code.encode(&part).into()));
+        }
+    }
+    forms.iter_mut().for_each(|form| form.retain(u8::is_ascii_alphanumeric));
+    forms.retain(|form| form.len() >= MIN_PATTERN);
     forms
 }
 
@@ -198,8 +270,9 @@ fn next_escape(source: &[u8], mut from: usize) -> Option<(usize, usize, u8)> {
     }
 }
 
+/// Control characters and spaces may be between the characters of a key.
 fn may_be_in_key(byte: u8) -> bool {
-    byte.is_ascii_alphanumeric() || b"_-+/\\%&#;".contains(&byte)
+    byte.is_ascii_alphanumeric() || byte <= b' ' || b"_-+/\\%&#;".contains(&byte)
 }
 
 fn escape(text: &[u8]) -> Option<(u8, usize)> {

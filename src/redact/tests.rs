@@ -73,7 +73,8 @@ fn other_text_is_left_alone() {
     for text in [
         "",
         "svc_sk_",
-        "svc_sk_CANARY-01234",
+        "svc_sk_CANARY-0123",
+        "svc_sk_CANARY-0123 svc_sk_567-89ab",
         "the key starts with svc_sk_…",
         "\\",
         "%",
@@ -87,6 +88,110 @@ fn other_text_is_left_alone() {
         let out = redactor().redact_bytes(bytes.clone());
         assert_eq!(out, bytes);
         assert_eq!(out.as_ptr(), bytes.as_ptr(), "it is not copied");
+    }
+}
+
+const LINE: usize = 16;
+
+/// The key as it is found in dumps, in lines, in other widths of characters.
+fn spread() -> Vec<String> {
+    let lines = |text: &str, end: &str| {
+        let lines =
+            text.as_bytes().chunks(LINE).map(|line| String::from_utf8_lossy(line).into_owned());
+        lines.collect::<Vec<_>>().join(end)
+    };
+    let bytes = |write: fn(u8) -> String, between: &str| {
+        KEY.bytes().map(write).collect::<Vec<_>>().join(between)
+    };
+    let encoded = STANDARD.encode(format!("Authorization: Bearer {KEY}"));
+    let mut spread: Vec<_> =
+        ["\n", "\r\n", "\\n", "\\r\\n", " ", "%0A", "&#10;", "\\u000a", "=\r\n", "\", \""]
+            .iter()
+            .flat_map(|end| [lines(KEY, end), lines(&encoded, end)])
+            .collect();
+    spread.extend([
+        KEY.chars().flat_map(|letter| [letter, '\0']).collect(),
+        KEY.chars().flat_map(|letter| ['\0', letter]).collect(),
+        KEY.chars().map(|letter| format!("{letter}\\u0000")).collect(),
+        bytes(|byte| format!("{byte:02x}"), " "),
+        bytes(|byte| format!("{byte:02X}"), ":"),
+        bytes(|byte| format!("0x{byte:02x}"), ", "),
+        bytes(|byte| byte.to_string(), ","),
+        bytes(|byte| byte.to_string(), ",\n  "),
+        bytes(|byte| format!("\\{byte:03o}"), ""),
+        bytes(|byte| format!("\"{}\"", char::from(byte)), ", "),
+    ]);
+    spread
+}
+
+/// The letters of a text as someone reads them who knows how it is written.
+fn longest_run(text: &str) -> usize {
+    let secret = KEY[7..].to_lowercase();
+    let plain: String = text.to_lowercase().chars().filter(char::is_ascii_alphanumeric).collect();
+    let secret: String = secret.chars().filter(char::is_ascii_alphanumeric).collect();
+    let is_in = |length: &usize| {
+        secret
+            .as_bytes()
+            .windows(*length)
+            .any(|part| plain.contains(&*String::from_utf8_lossy(part)))
+    };
+    (1..=secret.len()).take_while(is_in).last().unwrap_or_default()
+}
+
+#[test]
+fn key_is_redacted_across_lines_and_in_dumps_of_its_bytes() {
+    for text in spread() {
+        let out = redacted(&text);
+        assert_eq!(out.len(), text.len());
+        let left = out.chars().filter(char::is_ascii_alphanumeric).filter(|c| *c != '1').count();
+        let all = text.chars().filter(char::is_ascii_alphanumeric).count();
+        // All but the prefix, and in base64 what is around the key.
+        assert!(left * 3 < all * 2, "{text} -> {out}");
+        assert!(longest_run(&out) < MIN_SECRET, "{text} -> {out}");
+    }
+}
+
+#[test]
+fn any_twelve_characters_of_a_key_are_redacted() {
+    let secret = &KEY[7..];
+    for length in MIN_SECRET..=secret.len() {
+        for part in secret.as_bytes().windows(length) {
+            let part = String::from_utf8_lossy(part);
+            let out = redacted(&format!("({part})"));
+            let left = out.chars().filter(char::is_ascii_alphanumeric).count();
+            // The first characters are public; so is the first one of more.
+            let is_public = *part == secret[..MIN_SECRET];
+            assert!(if is_public { out.contains(&*part) } else { left <= 1 }, "{part} -> {out}");
+        }
+    }
+    let dump: String = KEY
+        .as_bytes()
+        .chunks(LINE)
+        .enumerate()
+        .map(|(line, bytes)| {
+            let hex: Vec<_> = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+            let text = String::from_utf8_lossy(bytes);
+            format!("{:08x}  {}  |{text}|\n", line * LINE, hex.join(" "))
+        })
+        .collect();
+    let out = redacted(&dump);
+    assert!(longest_run(&out) < MIN_SECRET, "{out}");
+}
+
+#[test]
+fn bytes_as_a_list_of_numbers_stay_json() {
+    let numbers: Vec<_> = KEY.bytes().collect();
+    let letters: Vec<_> = KEY.chars().collect();
+    for json in [
+        serde_json::json!({ "raw": numbers, "more": 1 }).to_string(),
+        serde_json::json!({ "raw": letters, "more": "x" }).to_string(),
+        serde_json::to_string_pretty(&serde_json::json!([{ "raw": numbers }, 2])).unwrap(),
+        serde_json::json!(serde_json::json!({ "raw": letters }).to_string()).to_string(),
+        serde_json::json!(format!("{}\n{}", &KEY[..20], &KEY[20..])).to_string(),
+    ] {
+        let out = redacted(&json);
+        assert_ne!(out, json);
+        serde_json::from_str::<serde_json::Value>(&out).unwrap_or_else(|e| panic!("{out}: {e}"));
     }
 }
 

@@ -39,19 +39,32 @@ pub fn table(
     text
 }
 
-/// Quotes a cell according to RFC 4180. An apostrophe keeps spreadsheets from running a formula.
+/// Quotes a cell according to RFC 4180.
 fn csv_cell(text: &str) -> Cow<'_, str> {
-    let is_formula = text.starts_with(['=', '+', '-', '@', '\t', '\r', '\n']);
-    let breaks = text.contains([',', '"', '\r', '\n']);
-    if !is_formula && !breaks {
+    let text = without_formulas(text);
+    if text.contains([',', '"', '\r', '\n']) {
+        return format!("\"{}\"", text.replace('"', "\"\"")).into();
+    }
+    text
+}
+
+/// Writes an apostrophe before whatever a spreadsheet could run as a formula. Some separate cells at
+/// other characters than commas, and then ignore the quotes.
+fn without_formulas(text: &str) -> Cow<'_, str> {
+    let begins = |c: char| matches!(c, '=' | '+' | '-' | '@' | '＝' | '＋' | '－' | '＠');
+    let separates = |c: char| c.is_whitespace() || c.is_control() || ",;:|\"".contains(c);
+    if !text.contains(begins) {
         return Cow::Borrowed(text);
     }
-    let prefix = if is_formula { "'" } else { "" };
-    if breaks {
-        format!("\"{prefix}{}\"", text.replace('"', "\"\"")).into()
-    } else {
-        format!("{prefix}{text}").into()
+    let (mut safe, mut is_start) = (String::with_capacity(text.len() + 1), true);
+    for c in text.chars() {
+        if is_start && begins(c) {
+            safe.push('\'');
+        }
+        safe.push(c);
+        is_start = separates(c);
     }
+    safe.into()
 }
 
 /// Removes control characters, and those that change the direction of text.
@@ -83,8 +96,14 @@ mod tests {
             ("@SUM(A1)", "'@SUM(A1)"),
             ("+1,2", "\"'+1,2\""),
             ("=cmd|' /C calc'!\"A0\"", "\"'=cmd|' /C calc'!\"\"A0\"\"\""),
-            ("\t=1", "'\t=1"),
-            ("\r=1", "\"'\r=1\""),
+            ("\t=1", "\t'=1"),
+            ("\r=1", "\"\r'=1\""),
+            ("x;=cmd|' /C calc'!A0", "x;'=cmd|' /C calc'!A0"),
+            ("x; =1+1", "x; '=1+1"),
+            ("x\t@A1|+1:-1", "x\t'@A1|'+1:'-1"),
+            ("x;\"=1\"", "\"x;\"\"'=1\"\"\""),
+            ("x,\n＝1", "\"x,\n'＝1\""),
+            ("ann-marie+bob=c@example.com", "ann-marie+bob=c@example.com"),
         ] {
             assert_eq!(csv_cell(text), written, "{text:?}");
         }

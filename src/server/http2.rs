@@ -1,6 +1,7 @@
 //! Serves one HTTP/2 connection, with bounds for idle, silent and slow clients.
 
 use std::future::poll_fn;
+use std::net::IpAddr;
 use std::pin::pin;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
@@ -49,7 +50,7 @@ const HOP_HEADERS: [HeaderName; 5] = [
 ];
 
 pub(super) async fn serve<S: HttpService>(
-    stream: impl AsyncRead + AsyncWrite + Unpin,
+    (stream, peer): (impl AsyncRead + AsyncWrite + Unpin, IpAddr),
     service: S,
     settings: &ConnectionSettings,
     shutdown: CancellationToken,
@@ -74,8 +75,13 @@ pub(super) async fn serve<S: HttpService>(
             biased;
             accepted = connection.accept() => {
                 // Errors are the client's: it disconnected, or broke the protocol.
-                let Some(Ok((request, respond))) = accepted else { break };
-                let guard = activity.open();
+                let Some(Ok((request, mut respond))) = accepted else { break };
+                let Some(counted) = settings.address_limits.try_open_stream(peer) else {
+                    settings.metrics.connections_refused.inc();
+                    respond.send_reset(Reason::REFUSED_STREAM);
+                    continue;
+                };
+                let guard = (activity.open(), counted);
                 let (service, wire) = (service.clone(), Arc::clone(&wire));
                 tasks.spawn(async move {
                     let _guard = guard;

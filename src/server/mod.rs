@@ -189,11 +189,13 @@ fn is_connection_error(error: &io::Error) -> bool {
 /// The shortest time between two warnings about addresses at their limit.
 const LOG_INTERVAL: Duration = Duration::from_secs(60);
 
-/// The per-address connection limit, shared by all listeners and cores.
+/// The per-address limit of connections and streams, shared by all listeners and cores.
 #[derive(Debug, Default)]
 pub struct AddressLimits {
     state: Mutex<AddressLimitState>,
     open: Arc<KeyedLimit<IpAddr>>,
+    /// Open HTTP/2 streams, of which an address may have as many as connections.
+    streams: Arc<KeyedLimit<IpAddr>>,
 }
 
 #[derive(Debug, Default)]
@@ -213,14 +215,27 @@ impl AddressLimits {
     }
 
     fn try_acquire(&self, peer: IpAddr) -> Option<AddressGuard> {
+        self.acquire(&self.open, "connections", peer)
+    }
+
+    fn try_open_stream(&self, peer: IpAddr) -> Option<AddressGuard> {
+        self.acquire(&self.streams, "streams", peer)
+    }
+
+    fn acquire(
+        &self,
+        counts: &Arc<KeyedLimit<IpAddr>>,
+        what: &'static str,
+        peer: IpAddr,
+    ) -> Option<AddressGuard> {
         let mut state = lock(&self.state);
         let Some((limit, trusted)) = &state.limit else { return Some(None) };
         let (Some(address), limit) = (limit_key(peer, trusted), *limit) else { return Some(None) };
-        let guard = self.open.try_acquire(address, limit);
+        let guard = counts.try_acquire(address, limit);
         let now = clock::now();
         if guard.is_none() && state.logged_at.is_none_or(|at| now - at >= LOG_INTERVAL) {
             state.logged_at = Some(now);
-            warn!(%address, limit, "per-address connection limit reached");
+            warn!(%address, limit, what, "per-address connection limit reached");
         }
         guard.map(Some)
     }

@@ -40,7 +40,7 @@ pub(super) async fn serve<S: HttpService>(
     let is_http2 = session.is_http2;
     let service = make_service(Source { peer, tls: Some(Arc::new(session)) });
     if is_http2 {
-        Box::pin(http2::serve(stream, service, settings, shutdown)).await;
+        Box::pin(http2::serve((stream, peer.ip()), service, settings, shutdown)).await;
     } else {
         Box::pin(connection::serve(stream, service, settings, shutdown)).await;
     }

@@ -51,6 +51,11 @@ impl Caller {
         }
     }
 
+    /// Groups callers that may be one: an IPv6 site has a /48, which holds 65,536 callers.
+    pub fn site(&self) -> Self {
+        self.network((32, 48)).map_or_else(|| self.clone(), Self::Address)
+    }
+
     /// Returns the scope of this caller's idempotency keys. Addresses change, so all clients
     /// without credentials share one.
     pub fn namespace<'a>(&self, name: &'a str) -> &'a str {

@@ -1,7 +1,7 @@
 //! A certificate chain and its key, read from files and checked.
 
 use std::fs;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -115,10 +115,7 @@ impl Certificate {
             days => Some(format!("it expires in {days} days")),
         };
         let end = end.map(|end| format!("server.tls.cert: {end}; renew it"));
-        let about = fs::metadata(&self.files.key);
-        let is_open = about.is_ok_and(|about| about.permissions().mode() & 0o004 != 0);
-        let open = "server.tls.key: any user of this machine can read the file; chmod 600 it";
-        uncovered.chain(end).chain(is_open.then(|| open.to_owned())).collect()
+        uncovered.chain(end).collect()
     }
 }
 

@@ -54,7 +54,10 @@ impl GatewayReply {
     ) -> Result<Self, Error> {
         let is_json = || serde_json::from_slice::<IgnoredAny>(&body).is_ok();
         if !status.is_success() {
-            return Ok(Self { status, is_json: is_json(), body, key, video: None });
+            let is_json = is_json();
+            // No key is found in other encodings.
+            let body = if str::from_utf8(&body).is_ok() { body } else { Bytes::new() };
+            return Ok(Self { status, is_json, body, key, video: None });
         }
         let mut video = None;
         let is_valid = match call {
@@ -120,6 +123,15 @@ mod tests {
             let expected =
                 matches!(status.as_u16(), 200..=299 | 400 | 402 | 403 | 404 | 413 | 415 | 422);
             assert_eq!(passes, expected, "{status}");
+        }
+    }
+
+    #[test]
+    fn refusal_in_another_encoding_than_utf8_loses_its_body() {
+        for (body, kept) in [(&b"no such model \xc3\xa9"[..], true), (b"\xff\xfen\0o\0", false)] {
+            let (call, body) = (GatewayCall::Chat(Bytes::new()), Bytes::from_static(body));
+            let reply = GatewayReply::parse(&call, StatusCode::NOT_FOUND, body.clone(), 0).unwrap();
+            assert_eq!(reply.body, if kept { body } else { Bytes::new() });
         }
     }
 

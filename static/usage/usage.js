@@ -121,8 +121,8 @@ function asTable(rows, total) {
 }
 
 function csv(rows) {
-  // A spreadsheet would run a cell that begins like a formula.
-  const safe = (text) => `"${String(text).replace(/^[=+\-@\t\r]/, "'$&").replaceAll('"', '""')}"`;
+  // A spreadsheet would run what begins like a formula, after whatever it takes for a separator.
+  const safe = (text) => `"${String(text).replace(/(^|[\s\p{Cc},;:|"])([=+\-@＝＋－＠])/gu, "$1'$2").replaceAll('"', '""')}"`;
   const lines = rows.map((row) => [row.day, safe(row.service), safe(row.model), row.count, row.spent].join(','));
   return `${['day,service,model,count,spent_usd', ...lines].join('\r\n')}\r\n`;
 }

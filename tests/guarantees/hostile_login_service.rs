@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use tollgate::clock::wall;
 
 use crate::support::client::{Answer, Client};
-use crate::support::login_service::{Browser, LoginService};
+use crate::support::login_service::{Begun, Browser, LoginService};
 use crate::support::process::Signal;
 use crate::support::{Gate, Reply, Upstream, becomes_so_at_times, until};
 
@@ -156,4 +156,35 @@ fn failed_callbacks_share_few_log_lines() {
     let printed = gate.printed();
     let lines = printed.lines().filter(|line| line.contains("\"WARN\"")).count();
     assert!((2..=20).contains(&lines), "{lines} of {failed}: {printed}");
+}
+
+#[test]
+fn bogus_callbacks_of_others_delay_a_sign_in_and_do_not_stop_it() {
+    let (upstream, service) = (upstream(), LoginService::start());
+    let gate = Gate::start(&upstream, &service.settings(""));
+    let begin = |browser: &mut Browser| service.begin(&gate, browser, "/bff/login");
+    let (mut bogus, mut honest) = (Browser::default(), Browser::default());
+    let (forged, begun) = (begin(&mut bogus), begin(&mut honest));
+    let cookie =
+        |browser: &Browser| format!("tollgate-login={}", browser.cookie("tollgate-login").unwrap());
+    let ask = |last: u8, begun: &Begun, cookie: &str| {
+        let mut client = gate.client_from([127, 0, 0, last].into(), gate.address());
+        let callback = begun.callback(&[("code", "c"), ("iss", &service.issuer())]);
+        client.send("GET", &callback, &[("cookie", cookie)], "");
+        client
+    };
+    service.silence("/token");
+    let cookies = [&bogus, &honest].map(cookie);
+    // One address has four of the 32 requests to the login service.
+    let held: Vec<_> =
+        (2..10).flat_map(|last| [last; 5]).map(|n| ask(n, &forged, &cookies[0])).collect();
+    until("the service is asked", || service.times_asked("/token") == 32);
+    service.end_silence();
+    service.vouch(&service.claims(&begun, "ada"));
+    let mut client = ask(1, &begun, &cookies[1]);
+    assert_eq!(gate.get("/healthz").status, 200);
+    assert_eq!(service.times_asked("/token"), 32);
+    drop(held);
+    let answer = client.answer();
+    assert_eq!((answer.status, answer.value("location")), (303, Some("/")), "{}", answer.text());
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use socket2::SockRef;
 use tollgate::clock;
 
-use crate::support::client::Answer;
+use crate::support::client::{Answer, Client};
 use crate::support::paused::{PausedGate, PausedUpstream};
 use crate::support::process::addresses_in;
 use crate::support::reply::Latch;
@@ -328,35 +328,72 @@ fn connection_with_an_incomplete_body_is_closed_at_its_timeout() {
     assert_eq!(upstream.requests(), 0);
 }
 
+/// Sends this much of a chat's body without its end, from a loopback address of its own.
+fn unfinished(gate: &Gate, last: u8, length: Option<usize>, bytes: usize) -> Client {
+    let mut client = gate.client_from([127, 0, 0, last].into(), gate.address());
+    let (address, chunk) = (gate.address(), " ".repeat(bytes));
+    let (header, body) = match length {
+        Some(length) => (format!("Content-Length: {length}"), chunk),
+        None if bytes == 0 => ("Transfer-Encoding: chunked".to_owned(), chunk),
+        None => ("Transfer-Encoding: chunked".to_owned(), format!("{bytes:x}\r\n{chunk}\r\n")),
+    };
+    let head = format!(
+        "POST /api/v1/chat HTTP/1.1\r\nContent-Type: application/json\r\nHost: {address}\r\n{header}"
+    );
+    // It may be refused before all of it is read.
+    client.try_write(format!("{head}\r\n\r\n{body}").as_bytes()).ok();
+    client
+}
+
 #[test]
-fn request_bodies_together_respect_max_body_memory() {
+fn body_that_has_not_arrived_takes_no_memory() {
     let upstream = upstream();
-    let gate =
-        Gate::start(&upstream, "server.max_body_memory = \"4MiB\"\nserver.body_timeout = \"1h\"");
-    let head = |length: &str| {
-        let address = gate.address();
-        let start = "POST /api/v1/chat HTTP/1.1\r\nContent-Type: application/json";
-        format!("{start}\r\nHost: {address}\r\n{length}\r\n\r\n")
-    };
-    let unfinished = |length: &str| {
-        let mut client = gate.client();
-        client.write(head(length).as_bytes());
-        client
-    };
-    // It is refused by its contract, so it may be asked as often as it takes.
-    let is_full = || gate.post("/api/v1/chat", "{}").status == 503;
-    for length in ["Content-Length: 2097152", "Transfer-Encoding: chunked"] {
-        let (first, second) = (unfinished(length), unfinished(length));
-        until("the memory is taken before the first byte of a body", is_full);
-        let refused = gate.chat();
-        assert_eq!((refused.status, refused.code().as_str()), (503, "overloaded"));
-        assert_eq!((refused.value("retry-after"), refused.closes), (Some("5"), true));
-        drop(first);
-        until("it is given back", || !is_full());
+    let gate = Gate::start(&upstream, "server.max_body_memory = \"2MiB\"");
+    for length in [Some(2 * MEBIBYTE), None] {
+        let waiting: Vec<_> = (2..8).map(|last| unfinished(&gate, last, length, 0)).collect();
+        gate.wait_for_clients(waiting.len());
         assert_eq!(gate.chat().status, 200);
-        drop(second);
+        // Until the memory is full, no body that arrives is refused.
+        let whole = format!("{{\"x\":\"{}\"}}", "x".repeat(MEBIBYTE));
+        assert_eq!(gate.post("/api/v1/chat", &whole).status, 422);
+        drop(waiting);
     }
-    // Each body gives back what it took.
-    let long = format!("{{\"x\":\"{}\"}}", "x".repeat(MEBIBYTE));
-    (0..20).for_each(|_| assert_eq!(gate.post("/api/v1/chat", &long).status, 422));
+}
+
+#[test]
+fn bodies_share_max_body_memory_by_caller_and_small_ones_find_room() {
+    let upstream = upstream();
+    let limits = "limits = { requests = 1000, seconds = 1, burst = 1000, concurrent = 20 }";
+    let server = "server = { max_body_memory = \"4MiB\", body_timeout = \"10m\" }";
+    let gate = Gate::start(&upstream, &format!("{server}\n{limits}"));
+    let size = MEBIBYTE * 5 / 4;
+    let large = format!("{{\"x\":\"{}\"}}", "x".repeat(size));
+    let refused = |last: u8| {
+        let mut client = gate.client_from([127, 0, 0, last].into(), gate.address());
+        client.send("POST", "/api/v1/chat", &[], &large);
+        client.try_answer().filter(|answer| answer.status == 503)
+    };
+    let arrives = |last| unfinished(&gate, last, Some(size + 1), size);
+    let answered = |clients: &[Client]| clients.iter().filter(|client| has_answer(client)).count();
+    // One of these fits in the caller's share.
+    let own = [2, 2, 2].map(arrives);
+    until("its share is full", || answered(&own) == 2);
+    assert!(refused(2).is_some());
+    assert!(refused(3).is_none(), "others have their own");
+    // One more fits into all but what is kept for small bodies.
+    let others = [3, 4, 5, 6].map(arrives);
+    until("the memory is full", || answered(&others) == 3);
+    let answer = refused(7).expect("a refusal");
+    assert_eq!((answer.code().as_str(), answer.value("retry-after")), ("overloaded", Some("5")));
+    assert!(answer.closes);
+    assert_eq!(gate.chat().status, 200);
+    drop((own, others));
+    until("it is given back", || refused(2).is_none());
+    (0..20).for_each(|_| assert_eq!(gate.post("/api/v1/chat", &large).status, 422));
+}
+
+/// Returns whether an answer has begun to arrive.
+fn has_answer(client: &Client) -> bool {
+    client.stream().set_nonblocking(true).unwrap();
+    client.stream().peek(&mut [0]).is_ok_and(|bytes| bytes > 0)
 }

@@ -211,7 +211,7 @@ fn check_describes_the_certificate_and_warns() {
     for warning in [
         "server.tls.cert: does not cover chat.example, which is in server.hosts",
         "server.tls.cert: it expires in 9 days; renew it",
-        "server.tls.key: any user of this machine can read the file; chmod 600 it",
+        "server.tls.key: other users can read the file; chmod 600 it",
     ] {
         assert!(ended.stderr.contains(warning), "{warning}: {ended:?}");
     }

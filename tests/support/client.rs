@@ -49,9 +49,10 @@ impl Client {
         TcpStream::connect(address).ok().map(|stream| Self::over(stream, address, record))
     }
 
-    /// Connects with a small receive buffer.
-    pub(crate) fn narrow(address: SocketAddr, record: &Arc<Record>) -> Self {
+    /// Connects from this loopback address with a small receive buffer.
+    pub(crate) fn narrow(source: Ipv4Addr, address: SocketAddr, record: &Arc<Record>) -> Self {
         let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+        socket.bind(&SocketAddr::from((source, 0)).into()).unwrap();
         socket.set_recv_buffer_size(4_096).unwrap();
         socket.connect(&address.into()).expect("the gate listens");
         Self::over(socket.into(), address, record)

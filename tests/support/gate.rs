@@ -278,7 +278,12 @@ impl Gate {
 
     /// Opens a connection with a small receive buffer.
     pub(crate) fn narrow_client(&self) -> Client {
-        Client::narrow(self.page, &self.record)
+        self.narrow_client_from(Ipv4Addr::LOCALHOST)
+    }
+
+    /// Does the same from this loopback address.
+    pub(crate) fn narrow_client_from(&self, source: Ipv4Addr) -> Client {
+        Client::narrow(source, self.page, &self.record)
     }
 
     /// Records a charge, certain or possible, of programs that are no clients of the

@@ -215,6 +215,11 @@ impl LoginService {
     }
 
     /// Redirects requests for this path to itself.
+    /// Answers again for all paths.
+    pub(crate) fn end_silence(&self) {
+        lock(&self.shared).silent.clear();
+    }
+
     pub(crate) fn redirect_to_itself(&self, path: &'static str) {
         lock(&self.shared).looping.push(path);
     }

@@ -9,7 +9,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde::Deserialize;
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::time::{sleep, timeout};
 use tracing::{info, warn};
 use url::{Url, form_urlencoded};
 use zeroize::Zeroizing;
@@ -21,6 +22,8 @@ use crate::clock::{self, Instant};
 use crate::config::{ClaimPath, ClientSecret, OidcConfig};
 use crate::log_limit::LogLimit;
 use crate::problem::{FORBIDDEN, LOGIN_EXPIRED, LOGIN_UNAVAILABLE, Problem};
+use crate::store::Caller;
+use crate::sync::{KeyedLimit, KeyedPermit};
 use crate::upstream::token_endpoint::{ClientAuth, TokenError, request_token};
 use metadata::{Metadata, MetadataCache};
 use pending::{Pending, Sealer};
@@ -31,6 +34,11 @@ const RETRY_AFTER: Duration = Duration::from_secs(5);
 
 /// Anyone can make us send such a request, and each takes a connection.
 const MAX_EXCHANGES: usize = 32;
+/// From one address, or from one IPv6 site.
+const MAX_OWN_EXCHANGES: usize = 4;
+/// How long a callback waits for its turn: until those before it have timed out.
+const MAX_QUEUE_TIME: Duration = Duration::from_secs(15);
+const QUEUE_INTERVAL: Duration = Duration::from_millis(50);
 
 pub struct OidcLogin {
     config: OidcConfig,
@@ -39,6 +47,7 @@ pub struct OidcLogin {
     key: Zeroizing<[u8; 32]>,
     /// For requests to the login service that are under way.
     exchanges: Semaphore,
+    exchanging: Arc<KeyedLimit<Caller>>,
     /// Anyone can fail to sign in, from any number of addresses.
     log_limit: LogLimit,
 }
@@ -68,6 +77,7 @@ impl OidcLogin {
             verifier,
             key: secret.sign_ins.clone(),
             exchanges: Semaphore::new(MAX_EXCHANGES),
+            exchanging: Arc::default(),
             log_limit: LogLimit::new(20, 3),
         }
     }
@@ -135,6 +145,7 @@ impl OidcLogin {
     pub(super) async fn finish(
         &self,
         callback: &LoginCallback<'_>,
+        address: &Caller,
     ) -> Result<(SignedIn, String), Problem> {
         let answer = CallbackQuery::read(callback.query).ok_or_else(|| expired(NOT_BEGUN))?;
         let cookie = callback.cookie.and_then(|cookie| Sealer::new(&self.key, cookie));
@@ -146,6 +157,8 @@ impl OidcLogin {
             return Err(self.refused_by_service(&code));
         }
         let code = answer.code.ok_or_else(|| expired(NOT_BEGUN))?;
+        let turn = timeout(MAX_QUEUE_TIME, self.take_turn(address.site())).await;
+        let _turn = turn.ok().flatten().ok_or_else(unreachable)?;
         let reply = self.exchange(&metadata, &code, &pending, callback.redirect_uri).await?;
         let proof = Proof {
             id_token: &reply.id_token,
@@ -180,6 +193,19 @@ impl OidcLogin {
         Err(expired("the answer came from another login service"))
     }
 
+    /// Waits until a callback of this address may make a request to the login service.
+    async fn take_turn(
+        &self,
+        address: Caller,
+    ) -> Option<(KeyedPermit<Caller>, SemaphorePermit<'_>)> {
+        loop {
+            if let Some(own) = self.exchanging.try_acquire(address.clone(), MAX_OWN_EXCHANGES) {
+                return Some((own, self.exchanges.acquire().await.ok()?));
+            }
+            sleep(QUEUE_INTERVAL).await;
+        }
+    }
+
     async fn exchange(
         &self,
         metadata: &Metadata,
@@ -200,9 +226,6 @@ impl OidcLogin {
             ("code_verifier", &pending.verifier),
         ];
         let client_id = &self.config.token.audience;
-        let Ok(_permit) = self.exchanges.try_acquire() else {
-            return Err(unreachable());
-        };
         let body = request_token(&metadata.token, client_id, auth, &form).await;
         let body = body.map_err(|error| {
             if let TokenError::InvalidGrant = error {

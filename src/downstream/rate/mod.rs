@@ -79,52 +79,63 @@ impl Limiter {
         self.logins.take(member).map(|_remaining| ())
     }
 
-    /// Counts a purchase of a call whose route is not one of purchases. The caller's slot is held
-    /// until the permit is dropped.
-    pub fn admit_purchase(&self, caller: &Caller) -> Result<impl Send + use<>, Problem> {
-        let (admission, admitted) = self.admit_as(caller, Class::Paid);
-        admitted.map(|()| admission)
+    /// Counts a purchase of a call of the class [`Class::Agent`], which has a slot already.
+    pub fn take_purchase(&self, caller: &Caller) -> Result<(), Problem> {
+        self.take(&self.paid, caller, Class::Paid).map(|_remaining| ())
     }
 
     /// Counts a call against the limits of its class. The admission is for [`Limiter::finish`].
     pub fn admit<B>(&self, call: &Call<B>) -> (Admission, Result<(), Problem>) {
-        self.admit_as(&call.caller, call.route.class)
-    }
-
-    fn admit_as(&self, caller: &Caller, class: Class) -> (Admission, Result<(), Problem>) {
+        let (caller, class) = (&call.caller, call.route.class);
         let Some(bucket) = self.bucket(class) else { return (Admission::default(), Ok(())) };
-        let refuse = |remaining, detail: String, wait| {
-            if class == Class::Paid {
-                self.note_refusal(caller);
-            }
-            let problem = Problem::new(&RATE_LIMITED).detail(detail).retry_after(wait);
-            (Admission { taken: Some((class, remaining)), slot: None }, Err(problem))
-        };
-        let remaining = match bucket.take(caller) {
+        let remaining = match self.take(bucket, caller, class) {
             Ok(remaining) => remaining,
-            Err(wait) => {
-                let Bucket { burst, interval, .. } = bucket;
-                let detail = format!("at most {burst} calls at once, then one every {interval:?}");
-                return refuse(0, detail, wait);
+            Err(refusal) => {
+                return (Admission { taken: Some((class, 0)), slot: None }, Err(refusal));
             }
         };
         let limit = match class {
-            Class::Paid => Some((&self.in_flight, self.limits.concurrent.get() as usize)),
+            Class::Paid | Class::Agent => {
+                Some((&self.in_flight, self.limits.concurrent.get() as usize))
+            }
             Class::Upload => Some((&self.uploads, MAX_UPLOADS)),
             Class::Read | Class::Free => None,
         };
         let slot = limit.and_then(|(permits, max)| permits.try_acquire(caller.clone(), max));
-        if let (Some((_, max)), None) = (limit, &slot) {
-            let detail = format!("at most {max} concurrent calls");
-            return refuse(remaining, detail, Duration::from_secs(1));
+        let admitted = match (limit, &slot) {
+            (Some((_, max)), None) => {
+                let detail = format!("at most {max} concurrent calls");
+                Err(self.refusal((caller, class), detail, Duration::from_secs(1)))
+            }
+            _ => Ok(()),
+        };
+        (Admission { taken: Some((class, remaining)), slot }, admitted)
+    }
+
+    fn take(&self, bucket: &Bucket, caller: &Caller, class: Class) -> Result<u32, Problem> {
+        bucket.take(caller).map_err(|wait| {
+            let Bucket { burst, interval, .. } = bucket;
+            let detail = format!("at most {burst} calls at once, then one every {interval:?}");
+            self.refusal((caller, class), detail, wait)
+        })
+    }
+
+    fn refusal(
+        &self,
+        (caller, class): (&Caller, Class),
+        detail: String,
+        wait: Duration,
+    ) -> Problem {
+        if class == Class::Paid {
+            self.note_refusal(caller);
         }
-        (Admission { taken: Some((class, remaining)), slot }, Ok(()))
+        Problem::new(&RATE_LIMITED).detail(detail).retry_after(wait)
     }
 
     fn bucket(&self, class: Class) -> Option<&Bucket> {
         match class {
             Class::Paid | Class::Upload => Some(&self.paid),
-            Class::Read => Some(&self.reads),
+            Class::Read | Class::Agent => Some(&self.reads),
             Class::Free => None,
         }
     }

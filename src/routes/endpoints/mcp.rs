@@ -3,7 +3,7 @@
 use http::Method;
 
 use super::{Endpoint, READ, SHARED};
-use crate::downstream::route::{BodyKind, MCP_PATH, RESOURCE_METADATA_PATH, Route};
+use crate::downstream::route::{BodyKind, Class, MCP_PATH, RESOURCE_METADATA_PATH, Route};
 use crate::routes::mcp;
 
 // Its texts are wider than rustfmt can lay out.
@@ -11,7 +11,7 @@ use crate::routes::mcp;
 pub(super) static ROWS: &[Endpoint] = &[
     Endpoint {
         // Tools that buy count as purchases, too.
-        route: Route { method: Method::POST, path: MCP_PATH, body: BodyKind::ChatJson, ..READ },
+        route: Route { method: Method::POST, path: MCP_PATH, class: Class::Agent, body: BodyKind::ChatJson, ..READ },
         handler: |cx| Box::pin(mcp::post(cx)),
         operations: operations![operation("mcp", "agents", "Send one message of the Model Context Protocol")
             .description("Only with mcp.enabled. Tools list models, quote prices, buy, and follow videos.")

@@ -14,10 +14,14 @@ use crate::problem::{
     Charged, FieldError, IDEMPOTENCY_KEY_REUSED, INVALID_IDEMPOTENCY_KEY, Problem,
 };
 use crate::purchase::Receipt;
+use crate::reports::text::strip_controls;
 use crate::response::{self, Response};
 use crate::routes::HandlerContext;
 use crate::routes::translation::with_translated_body;
 use crate::validate::mcp::QUESTION;
+
+/// The longest text of the gateway within a text for the model.
+const MAX_QUOTED: usize = 500;
 
 /// The end of a tool's call.
 pub(super) enum Outcome {
@@ -183,6 +187,19 @@ fn input_required(question: &str, state: &str) -> Value {
         "inputRequests": { QUESTION: { "method": "elicitation/create", "params": params } },
         "requestState": state,
     })
+}
+
+/// Quotes a text of the gateway within a text for the model: one line, and not a long one.
+pub(super) fn quoted(text: &str) -> String {
+    let line = strip_controls(text).replace(['\u{2028}', '\u{2029}'], "");
+    let short: String = line.chars().take(MAX_QUOTED).collect();
+    Value::from(short).to_string()
+}
+
+/// Quotes an id or an address of the gateway. Without a usable one, the model finds it in the result.
+pub(super) fn quoted_word(text: &str) -> Option<String> {
+    let is_word = text.len() <= MAX_QUOTED && text.bytes().all(|byte| byte.is_ascii_graphic());
+    is_word.then(|| quoted(text))
 }
 
 pub(super) fn raw(document: &impl Serialize) -> Box<RawValue> {

@@ -8,7 +8,7 @@ use serde_json::json;
 
 use super::Mcp;
 use super::call::ToolCall;
-use super::reply::{Done, Outcome, Refusal, raw, raw_bytes};
+use super::reply::{Done, Outcome, Refusal, quoted, quoted_word, raw, raw_bytes};
 use crate::access::quote::{OrderId, Quote};
 use crate::clock::{self, iso8601};
 use crate::contract::catalog::Service;
@@ -48,8 +48,7 @@ pub(super) async fn quote(call: ToolCall) -> Result<Outcome, Refusal> {
 
 pub(super) async fn buy(call: ToolCall, service: Service) -> Result<Outcome, Refusal> {
     let (handlers, caller) = (&call.cx.handlers, &call.cx.call.caller);
-    // Its slot is held until the end.
-    let _permit = handlers.me.limiter.admit_purchase(caller)?;
+    handlers.me.limiter.take_purchase(caller)?;
     let arguments = validate::mcp::order(call.arguments.as_deref())?;
     let order = match service {
         Service::Chat => validate::chat(&arguments.order, &handlers.rules)?,
@@ -225,10 +224,11 @@ impl<'a> Shop<'a> {
                 } else {
                     "is ordered"
                 };
+                let id = quoted_word(&video.request_id);
                 format!(
                     "The video {again}. It cost {}. Follow it: call get_video with request_id {}.",
                     cost.short(),
-                    video.request_id
+                    id.as_deref().unwrap_or("of this result")
                 )
             }
             None => {
@@ -353,7 +353,7 @@ fn other_order() -> Problem {
 }
 
 fn refused_by_gateway(status: StatusCode, reason: Option<String>, receipt: Receipt) -> Done {
-    let reason = reason.map(|text| format!(": {text}")).unwrap_or_default();
+    let reason = reason.map(|text| format!(": {}", quoted(&text))).unwrap_or_default();
     let text = format!(
         "The gateway refused the order with status {}{reason}. Nothing was charged.",
         status.as_u16()

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use serde_json::{Value, json};
 
 use super::call::{Running, ToolCall};
-use super::reply::{Done, Outcome, Refusal, raw_bytes};
+use super::reply::{Done, Outcome, Refusal, quoted_word, raw_bytes};
 use super::{schema, sell};
 use crate::contract::catalog::Service;
 use crate::contract::money::Usd;
@@ -202,6 +202,8 @@ async fn get_video(call: ToolCall) -> Result<Outcome, Refusal> {
         (Some(address), "finished") => {
             document["video_url"] = json!(address);
             document["content"] = json!(content);
+            let address = quoted_word(address);
+            let address = address.as_deref().unwrap_or("its video_url is in this result");
             format!("The video is finished: {address} (or GET {content} of this service).")
         }
         (None, "finished") => "The video is finished; its status names no address.".to_owned(),

@@ -24,7 +24,13 @@ struct Served {
     shutdown: CancellationToken,
 }
 
+const PEER: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
+
 fn serve_one() -> Served {
+    serve_with(Arc::default())
+}
+
+fn serve_with(address_limits: Arc<AddressLimits>) -> Served {
     let (client, stream) = duplex(1 << 20);
     let (delivered, shutdown) = (Arc::<AtomicUsize>::default(), CancellationToken::new());
     let count = Arc::clone(&delivered);
@@ -43,13 +49,13 @@ fn serve_one() -> Served {
         header_timeout: HEADER_TIMEOUT,
         idle_timeout: IDLE_TIMEOUT,
         connections: Arc::new(tokio::sync::Semaphore::new(1)),
-        address_limits: Arc::new(AddressLimits::default()),
+        address_limits,
         tls: None,
         streams: 64,
         metrics: Arc::new(Metrics::default()),
     };
     let stop = shutdown.clone();
-    let server = tokio::spawn(async move { serve(stream, service, &settings, stop).await });
+    let server = tokio::spawn(async move { serve((stream, PEER), service, &settings, stop).await });
     Served { client, delivered, server, shutdown }
 }
 
@@ -202,4 +208,29 @@ async fn client_that_sends_other_frames_is_alive_without_an_answer_to_a_ping() {
     let start = Instant::now();
     server.await.unwrap();
     assert!(start.elapsed() >= PING_TIMEOUT / 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn address_has_as_many_streams_as_connections_on_all_its_connections() {
+    let limits = Arc::new(AddressLimits::default());
+    limits.reconfigure(3, Arc::default());
+    let slow = |stream| get(stream, "/slow");
+    let mut one = serve_with(Arc::clone(&limits));
+    let mut two = serve_with(Arc::clone(&limits));
+    one.client.write_all(&[preface(b""), slow(1), slow(3)].concat()).await.unwrap();
+    until_streams(&limits, 2).await;
+    two.client.write_all(&[preface(b""), slow(1), slow(3)].concat()).await.unwrap();
+    let refused = until_frame(&mut two.client, 3, 3).await;
+    assert_eq!(refused, 7u32.to_be_bytes(), "REFUSED_STREAM: it may be sent again");
+    // A stream that ends makes room.
+    one.client.write_all(&frame(3, 0, 1, &8u32.to_be_bytes())).await.unwrap();
+    until_streams(&limits, 2).await;
+    two.client.write_all(&slow(5)).await.unwrap();
+    until_streams(&limits, 3).await;
+}
+
+async fn until_streams(limits: &AddressLimits, count: usize) {
+    while limits.streams.total() != count {
+        tokio::task::yield_now().await;
+    }
 }
