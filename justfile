@@ -30,14 +30,14 @@ screenshots:
 
 # The server beside nginx on two cores, a quarter of an hour; some of it: just bench chat fixed --rounds 5; see benches/README.md
 bench *words:
-    cargo bench --locked --profile dist --bench proxy -- {{ words }}
+    cargo bench --locked --bench proxy -- {{ words }}
 
 # The same beside the build of another commit: just bench-against HEAD~3 chat
 bench-against commit *words:
     git worktree add --force --detach target/bench/tree {{ commit }}
-    cd target/bench/tree && cargo build --profile dist --locked --target-dir ../build
+    cd target/bench/tree && cargo build --release --locked --target-dir ../build
     git worktree remove --force target/bench/tree
-    cargo bench --locked --profile dist --bench proxy -- --other target/bench/build/dist/tollgate {{ words }}
+    cargo bench --locked --bench proxy -- --other target/bench/build/release/tollgate {{ words }}
 
 # What the page takes to paint, to sell and to render, on a processor that is slowed down four times
 page-speed:

@@ -3,14 +3,13 @@
 
 use std::time::Duration;
 
-use aws_lc_rs::rand::SystemRandom;
-use aws_lc_rs::rsa::{KeyPair as RsaKeyPair, KeySize};
-use aws_lc_rs::signature::{
-    ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, Ed25519KeyPair, KeyPair, RSA_PKCS1_SHA256,
-    RsaPublicKeyComponents,
-};
 use base64::Engine;
-use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
+use ring::rand::SystemRandom;
+use ring::signature::{
+    ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, Ed25519KeyPair, KeyPair, RSA_PKCS1_SHA256,
+    RsaKeyPair, RsaPublicKeyComponents,
+};
 use tollgate::access::jwt::JwtVerifier;
 use tollgate::clock;
 use tollgate::config::{self, JwksSource};
@@ -21,9 +20,12 @@ const TIMES: u32 = 2_000;
 
 fn main() -> Outcome {
     let random = SystemRandom::new();
-    let rsa = RsaKeyPair::generate(KeySize::Rsa2048)?;
-    let ec = EcdsaKeyPair::generate(&ECDSA_P256_SHA256_FIXED_SIGNING)?;
-    let ed = Ed25519KeyPair::generate()?;
+    // ring makes no RSA keys. These are the tests'.
+    let keys = include_str!("../src/access/jwt/tests/rsa_keys.txt");
+    let rsa = RsaKeyPair::from_der(&STANDARD.decode(keys.lines().next().unwrap_or_default())?)?;
+    let made = EcdsaKeyPair::generate_pkcs8(&ECDSA_P256_SHA256_FIXED_SIGNING, &random)?;
+    let ec = EcdsaKeyPair::from_pkcs8(&ECDSA_P256_SHA256_FIXED_SIGNING, made.as_ref(), &random)?;
+    let ed = Ed25519KeyPair::from_pkcs8(Ed25519KeyPair::generate_pkcs8(&random)?.as_ref())?;
     let public = RsaPublicKeyComponents::<Vec<u8>>::from(rsa.public_key());
     let (x, y) = ec.public_key().as_ref()[1..].split_at(32);
     let keys = format!(
@@ -56,7 +58,7 @@ fn main() -> Outcome {
                 let message = message(by, number);
                 let signature = match by {
                     "RS256" => {
-                        let mut signature = vec![0; rsa.public_modulus_len()];
+                        let mut signature = vec![0; rsa.public().modulus_len()];
                         rsa.sign(&RSA_PKCS1_SHA256, &random, message.as_bytes(), &mut signature)?;
                         signature
                     }

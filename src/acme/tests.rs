@@ -11,13 +11,18 @@ use http::{Request, Response};
 use http_body_util::{BodyExt, Full};
 use instant_acme::{BodyWrapper, BytesResponse, Error};
 use rcgen::{
-    BasicConstraints, CertificateParams, CertificateSigningRequestParams, IsCa, Issuer,
-    KeyIdMethod, KeyPair, date_time_ymd,
+    BasicConstraints, CertificateParams, IsCa, Issuer, KeyIdMethod, KeyPair, PublicKeyData,
+    date_time_ymd,
 };
+use ring::signature::{ECDSA_P256_SHA256_ASN1, UnparsedPublicKey};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::task::JoinHandle;
 use url::Url;
+use x509_cert::der::{Decode, Encode};
+use x509_cert::ext::pkix::SubjectAltName;
+use x509_cert::ext::pkix::name::GeneralName;
+use x509_cert::request::{CertReq, ExtensionReq};
 
 use super::*;
 use crate::sync::lock;
@@ -54,6 +59,32 @@ struct State {
     order: Value,
     chain: String,
     issued: Duration,
+}
+
+/// The key that a request for a certificate is about: a point of P-256.
+struct RequestKey(Vec<u8>);
+
+impl PublicKeyData for RequestKey {
+    fn der_bytes(&self) -> &[u8] {
+        &self.0
+    }
+
+    fn algorithm(&self) -> &'static rcgen::SignatureAlgorithm {
+        &rcgen::PKCS_ECDSA_P256_SHA256
+    }
+}
+
+/// Returns the names that a request asks for.
+fn names(request: &CertReq) -> Vec<String> {
+    let [attribute] = request.info.attributes.as_slice() else { panic!("one attribute") };
+    let ExtensionReq(extensions) = attribute.values.get(0).unwrap().decode_as().unwrap();
+    let [extension] = &extensions[..] else { panic!("one extension") };
+    let SubjectAltName(names) = SubjectAltName::from_der(extension.extn_value.as_bytes()).unwrap();
+    let name = |name| {
+        let GeneralName::DnsName(name) = name else { panic!("a DNS name: {name:?}") };
+        name.to_string()
+    };
+    names.into_iter().map(name).collect()
 }
 
 impl FakeAuthority {
@@ -136,15 +167,20 @@ impl State {
     fn issue(&mut self, payload: &Value) -> Value {
         let request = payload["csr"].as_str().unwrap();
         let request = BASE64_URL_SAFE_NO_PAD.decode(request).unwrap();
-        let mut request = CertificateSigningRequestParams::from_der(&request.into()).unwrap();
+        let request = CertReq::from_der(&request).unwrap();
+        let key = RequestKey(request.info.public_key.subject_public_key.raw_bytes().to_vec());
+        UnparsedPublicKey::new(&ECDSA_P256_SHA256_ASN1, &key.0)
+            .verify(&request.info.to_der().unwrap(), request.signature.raw_bytes())
+            .expect("signed with its own key");
+        let mut params = CertificateParams::new(names(&request)).unwrap();
         self.issued = clock::wall();
-        request.params.not_before = date_time_ymd(1970, 1, 1) + self.issued;
-        request.params.not_after = request.params.not_before + 90 * DAY;
-        request.params.use_authority_key_identifier_extension = true;
+        params.not_before = date_time_ymd(1970, 1, 1) + self.issued;
+        params.not_after = params.not_before + 90 * DAY;
+        params.use_authority_key_identifier_extension = true;
         let mut own = CertificateParams::new([]).unwrap();
         own.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         let issuer = Issuer::new(own, KeyPair::generate().unwrap());
-        self.chain = request.signed_by(&issuer).unwrap().pem();
+        self.chain = params.signed_by(&key, &issuer).unwrap().pem();
         self.order["status"] = json!("valid");
         self.order["certificate"] = json!(format!("{BASE}/certificate"));
         self.order.clone()

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio_rustls::rustls::crypto::aws_lc_rs::sign::any_supported_type;
+use tokio_rustls::rustls::crypto::ring::sign::any_supported_type;
 use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use tokio_rustls::rustls::sign::CertifiedKey;
@@ -62,7 +62,9 @@ impl Certificate {
         let key = PrivateKeyDer::from_pem_slice(&pem).ok();
         let key = key.and_then(|key| any_supported_type(&key).ok());
         let key = key.ok_or_else(|| {
-            expected("key", "an RSA, ECDSA or Ed25519 key in PEM, not encrypted", &files.key)
+            let kinds =
+                "an RSA (2048 to 4096 bits), P-256, P-384 or Ed25519 key in PEM, not encrypted";
+            expected("key", kinds, &files.key)
         })?;
         let unusable = || expected("cert", "an X.509 v3 certificate first", &files.cert);
         let (names, life) = facts(&chain[0]).ok_or_else(unusable)?;

@@ -102,7 +102,7 @@ fn client_config() -> io::Result<Arc<ClientConfig>> {
 
 /// Returns settings of TLS that always verify the server.
 pub fn tls_config(anchors: RootCertStore) -> io::Result<ClientConfig> {
-    let provider = Arc::new(tokio_rustls::rustls::crypto::aws_lc_rs::default_provider());
+    let provider = Arc::new(tokio_rustls::rustls::crypto::ring::default_provider());
     let config = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
         .map_err(io::Error::other)?;

@@ -3,11 +3,11 @@
 use std::io;
 use std::time::Duration;
 
-use aws_lc_rs::hmac;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
+use ring::hmac;
 use serde::Serialize;
 use serde_json::value::RawValue;
 

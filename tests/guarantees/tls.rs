@@ -156,7 +156,10 @@ fn unusable_certificate_stops_the_start_and_the_check() {
     let cases: [(Change, &str); 5] = [
         (|path| fs::remove_file(path.join("key.pem")).unwrap(), "in key a file that exists"),
         (|path| fs::write(path.join("cert.pem"), "").unwrap(), "in cert certificates in PEM"),
-        (|path| fs::write(path.join("key.pem"), "x").unwrap(), "in key an RSA, ECDSA or Ed25519"),
+        (
+            |path| fs::write(path.join("key.pem"), "x").unwrap(),
+            "in key an RSA (2048 to 4096 bits), P-256",
+        ),
         (
             |path| {
                 let key = fs::read(path.join("key.pem")).unwrap();

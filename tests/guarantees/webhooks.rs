@@ -9,9 +9,9 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
-use aws_lc_rs::hmac;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use ring::hmac;
 use serde_json::{Value, json};
 
 use crate::support::paused::{PausedGate, PausedUpstream};

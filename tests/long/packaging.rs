@@ -136,7 +136,7 @@ fn image_runs_as_a_sandbox_and_stops_in_time() {
     let program = env!("CARGO_BIN_EXE_tollgate");
     let state = TempDir::with_prefix("tollgate-state-").unwrap();
     let binary = built.container("scratch");
-    Built::buildah(&["copy", "--quiet", &binary, program, "/src/target/dist/tollgate"]);
+    Built::buildah(&["copy", "--quiet", &binary, program, "/src/target/release/tollgate"]);
     let licences = TempDir::with_prefix("tollgate-licences-").unwrap();
     fs::copy("LICENSE-MIT", licences.path().join("LICENSE-MIT")).unwrap();
     let texts = licences.path().to_str().unwrap();

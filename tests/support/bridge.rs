@@ -86,7 +86,7 @@ impl Bridge {
 pub(crate) fn connector(certificate: &[u8], is_http2: bool) -> TlsConnector {
     let mut roots = RootCertStore::empty();
     roots.add(CertificateDer::from(certificate.to_vec())).unwrap();
-    let provider = Arc::new(tokio_rustls::rustls::crypto::aws_lc_rs::default_provider());
+    let provider = Arc::new(tokio_rustls::rustls::crypto::ring::default_provider());
     let config = ClientConfig::builder_with_provider(provider);
     let config = config.with_safe_default_protocol_versions().unwrap();
     let mut config = config.with_root_certificates(roots).with_no_client_auth();

@@ -7,10 +7,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-use aws_lc_rs::rand::SystemRandom;
-use aws_lc_rs::signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, KeyPair};
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use ring::rand::SystemRandom;
+use ring::signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, KeyPair};
 use serde_json::{Value, json};
 
 use super::{Gate, PATIENCE};
@@ -26,9 +26,16 @@ pub(crate) struct Login {
     document: String,
 }
 
+/// Makes a key for ES256.
+pub(crate) fn key_pair() -> EcdsaKeyPair {
+    let (by, random) = (&ECDSA_P256_SHA256_FIXED_SIGNING, SystemRandom::new());
+    let made = EcdsaKeyPair::generate_pkcs8(by, &random).unwrap();
+    EcdsaKeyPair::from_pkcs8(by, made.as_ref(), &random).unwrap()
+}
+
 impl Login {
     pub(crate) fn start() -> Self {
-        let pair = EcdsaKeyPair::generate(&ECDSA_P256_SHA256_FIXED_SIGNING).unwrap();
+        let pair = key_pair();
         let (x, y) = pair.public_key().as_ref()[1..].split_at(32);
         let key = json!({"kty": "EC", "crv": "P-256", "kid": "one", "x": b64(x), "y": b64(y)});
         let document = json!({ "keys": [key] }).to_string();

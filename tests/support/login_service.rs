@@ -5,13 +5,13 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
-use aws_lc_rs::rand::SystemRandom;
-use aws_lc_rs::signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, KeyPair};
+use ring::rand::SystemRandom;
+use ring::signature::{EcdsaKeyPair, KeyPair};
 use serde_json::{Value, json};
 use url::{Url, form_urlencoded};
 
 use super::client::Answer;
-use super::login::b64;
+use super::login::{b64, key_pair};
 use super::{Gate, PATIENCE, lock};
 
 /// Its thread ends with the process.
@@ -126,7 +126,7 @@ impl LoginService {
             "authorization_response_iss_parameter_supported": true,
             "code_challenge_methods_supported": ["S256"],
         });
-        let pair = EcdsaKeyPair::generate(&ECDSA_P256_SHA256_FIXED_SIGNING).unwrap();
+        let pair = key_pair();
         let (kid, reply) = ("one".to_owned(), (500, String::new()));
         let shared = Shared {
             pair,
@@ -205,7 +205,7 @@ impl LoginService {
     /// Signs with a new key from now on, and publishes no other.
     pub(crate) fn rotate(&self, kid: &str) {
         let mut shared = lock(&self.shared);
-        shared.pair = EcdsaKeyPair::generate(&ECDSA_P256_SHA256_FIXED_SIGNING).unwrap();
+        shared.pair = key_pair();
         kid.clone_into(&mut shared.kid);
     }
 

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use aws_lc_rs::digest::{self, SHA256, SHA384, SHA512};
-use jsonwebtoken::Algorithm;
+use ring::digest::{self, SHA256, SHA384, SHA512};
 
 use super::claims::{self, Claims, JsonObject, Malformed, numeric_date};
+use super::signature::Algorithm;
 use super::{JwtVerifier, Token};
 use crate::access::{Denied, subject};
 use crate::clock;
@@ -112,15 +112,13 @@ fn check_access_token(
     algorithm: Algorithm,
     access_token: Option<&str>,
 ) -> Result<(), ProofError> {
-    use Algorithm::{
-        ES256, ES384, EdDSA, HS256, HS384, HS512, PS256, PS384, PS512, RS256, RS384, RS512,
-    };
+    use Algorithm::{ES256, ES384, Ed25519, PS256, PS384, PS512, RS256, RS384, RS512};
     let Some(expected) = claims.optional::<String>("at_hash")? else { return Ok(()) };
     let hash = match algorithm {
         RS256 | PS256 | ES256 => &SHA256,
         RS384 | PS384 | ES384 => &SHA384,
-        // RS512, PS512, and Ed25519, which hashes with SHA-512.
-        HS256 | HS384 | HS512 | RS512 | PS512 | EdDSA | _ => &SHA512,
+        // Ed25519 hashes with SHA-512, too.
+        RS512 | PS512 | Ed25519 => &SHA512,
     };
     let token = access_token.ok_or(ProofError::AccessToken)?;
     let hash = digest::digest(hash, token.as_bytes());

@@ -7,6 +7,7 @@ mod claims;
 mod id_token;
 pub(super) mod key_cache;
 mod key_set;
+mod signature;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -15,7 +16,6 @@ use std::{fmt, io};
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use jsonwebtoken::{Algorithm, crypto};
 use moka::future::Cache;
 
 use super::{Denied, Session};
@@ -24,7 +24,8 @@ use crate::config::{JwksSource, JwtConfig, TokenRules};
 use crate::store::Caller;
 use claims::{Claims, JsonObject, Malformed};
 use key_cache::{FetchError, KeyCache, KeySource, MIN_FETCH_INTERVAL};
-use key_set::{KeyLookup, KeySet, algorithm};
+use key_set::{KeyLookup, KeySet};
+use signature::Algorithm;
 
 pub(super) use id_token::{Proof, ProofError, SignedIn};
 
@@ -140,8 +141,8 @@ impl JwtVerifier {
             return Err(Denied::Invalid);
         };
         admit()?;
-        let signed = token.signed.as_bytes();
-        if !crypto::verify(token.signature, signed, key, token.algorithm).unwrap_or(false) {
+        let signature = URL_SAFE_NO_PAD.decode(token.signature).map_err(|_| Denied::Forged)?;
+        if !key.verifies(token.algorithm, token.signed.as_bytes(), &signature) {
             return Err(Denied::Forged);
         }
         Ok(set.fingerprint)
@@ -202,7 +203,7 @@ impl<'a> Token<'a> {
             return Err(Malformed);
         }
         Ok(Self {
-            algorithm: algorithm(&header.required::<String>("alg")?).ok_or(Malformed)?,
+            algorithm: Algorithm::named(&header.required::<String>("alg")?).ok_or(Malformed)?,
             is_access_token: kind.is_some_and(|kind| is_one_of(&kind, ACCESS_TOKEN_TYPES)),
             kid: header.optional("kid")?,
             claims: decode_part(claims)?,

@@ -5,9 +5,9 @@
 
 use std::time::Duration;
 
-use aws_lc_rs::digest::{SHA256, digest};
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use ring::digest::{SHA256, digest};
 use zeroize::Zeroizing;
 
 use crate::access::{Denied, random_value};

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 
-use tokio_rustls::rustls::crypto::aws_lc_rs;
+use tokio_rustls::rustls::crypto::ring;
 use tokio_rustls::rustls::pki_types::CertificateDer;
 use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::{ClientConfig, RootCertStore};
@@ -154,7 +154,7 @@ fn client(roots: &Path) -> ClientConfig {
     let mut store = RootCertStore::empty();
     let certificate = CertificateDer::from_pem_file(roots).expect("a certificate");
     store.add(certificate).expect("a trust anchor");
-    ClientConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
+    ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
         .with_safe_default_protocol_versions()
         .expect("versions of TLS")
         .with_root_certificates(store)

@@ -6,13 +6,14 @@ use std::ops::RangeInclusive;
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use jsonwebtoken::Algorithm::{
-    self, ES256, ES384, EdDSA, PS256, PS384, PS512, RS256, RS384, RS512,
-};
-use jsonwebtoken::DecodingKey;
+use ring::signature::RsaPublicKeyComponents;
 use serde_json::value::RawValue;
 
 use super::claims::{JsonObject, Malformed};
+use super::signature::Algorithm::{
+    self, ES256, ES384, Ed25519, PS256, PS384, PS512, RS256, RS384, RS512,
+};
+use super::signature::VerifyingKey;
 
 pub(super) const MAX_DOCUMENT: usize = 256 * 1_024;
 const MAX_KEYS: usize = 100;
@@ -21,14 +22,7 @@ const MODULUS_BITS: RangeInclusive<usize> = 2_048..=8_192;
 const RSA: &[Algorithm] = &[RS256, RS384, RS512, PS256, PS384, PS512];
 const P256: &[Algorithm] = &[ES256];
 const P384: &[Algorithm] = &[ES384];
-const ED25519: &[Algorithm] = &[EdDSA];
-
-/// Returns the public-key algorithm of this name (RFC 7518, 8037, 9864).
-pub(super) fn algorithm(name: &str) -> Option<Algorithm> {
-    let name = if name == "Ed25519" { "EdDSA" } else { name };
-    let is_public = |it: &Algorithm| [RSA, P256, P384, ED25519].iter().any(|all| all.contains(it));
-    name.parse().ok().filter(is_public)
-}
+const ED25519: &[Algorithm] = &[Ed25519];
 
 #[derive(Debug)]
 pub(super) struct KeySet {
@@ -41,7 +35,7 @@ pub(super) struct KeySet {
 struct PublicKey {
     kid: Option<String>,
     algorithms: Vec<Algorithm>,
-    key: DecodingKey,
+    key: VerifyingKey,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -55,7 +49,7 @@ pub(super) enum KeySetError {
 }
 
 pub(super) enum KeyLookup<'a> {
-    Key(&'a DecodingKey),
+    Key(&'a VerifyingKey),
     /// The set has no key for this token, and fetching a newer set would not help.
     NoMatch,
     /// A newer set may have this `kid`.
@@ -115,13 +109,13 @@ impl PublicKey {
             ("RSA", _) => (RSA, rsa(&jwk)?),
             ("EC", Some("P-256")) => (P256, ec(&jwk, 32)?),
             ("EC", Some("P-384")) => (P384, ec(&jwk, 48)?),
-            ("OKP", Some("Ed25519")) => (ED25519, DecodingKey::from_ed_der(&sized(&jwk, "x", 32)?)),
+            ("OKP", Some("Ed25519")) => (ED25519, VerifyingKey::Point(sized(&jwk, "x", 32)?)),
             _ => return Err(Malformed),
         };
         let algorithms = match jwk.optional::<String>("alg")? {
             None => algorithms.to_vec(),
             Some(name) => {
-                let named = algorithm(&name).filter(|named| algorithms.contains(named));
+                let named = Algorithm::named(&name).filter(|named| algorithms.contains(named));
                 vec![named.ok_or(Malformed)?]
             }
         };
@@ -129,7 +123,7 @@ impl PublicKey {
     }
 }
 
-fn rsa(jwk: &JsonObject<'_>) -> Result<DecodingKey, Malformed> {
+fn rsa(jwk: &JsonObject<'_>) -> Result<VerifyingKey, Malformed> {
     let (modulus, exponent) = (bytes(jwk, "n")?, bytes(jwk, "e")?);
     let modulus = trim_leading_zeros(&modulus);
     let spare = modulus.first().map_or(0, |first| first.leading_zeros());
@@ -139,13 +133,14 @@ fn rsa(jwk: &JsonObject<'_>) -> Result<DecodingKey, Malformed> {
     if !MODULUS_BITS.contains(&bits) || !is_odd || exponent == [1] || exponent.len() > 4 {
         return Err(Malformed);
     }
-    Ok(DecodingKey::from_rsa_raw_components(modulus, exponent))
+    let (n, e) = (modulus.to_vec(), exponent.to_vec());
+    Ok(VerifyingKey::Rsa(RsaPublicKeyComponents { n, e }))
 }
 
-fn ec(jwk: &JsonObject<'_>, width: usize) -> Result<DecodingKey, Malformed> {
+fn ec(jwk: &JsonObject<'_>, width: usize) -> Result<VerifyingKey, Malformed> {
     // An uncompressed point (SEC 1, 2.3.3).
     let point = [&[4], &*sized(jwk, "x", width)?, &*sized(jwk, "y", width)?].concat();
-    Ok(DecodingKey::from_ec_der(&point))
+    Ok(VerifyingKey::Point(point))
 }
 
 fn sized(jwk: &JsonObject<'_>, name: &str, width: usize) -> Result<Vec<u8>, Malformed> {

@@ -4,12 +4,10 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock, Mutex};
 use std::time::Duration;
 
-use aws_lc_rs::rand::SystemRandom;
-use aws_lc_rs::rsa::{KeyPair as RsaKeyPair, KeySize};
-use aws_lc_rs::signature as lc;
-use aws_lc_rs::signature::KeyPair;
 use base64::Engine;
-use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
+use ring::rand::SystemRandom;
+use ring::signature::{self, EcdsaKeyPair, Ed25519KeyPair, KeyPair, RsaKeyPair};
 use serde_json::{Value, json};
 
 use crate::access::jwt::JwtVerifier;
@@ -30,36 +28,49 @@ pub(crate) struct Signer {
 
 enum Secret {
     Rsa(Box<RsaKeyPair>),
-    Ec(lc::EcdsaKeyPair, &'static str),
-    Ed(Box<lc::Ed25519KeyPair>),
+    Ec(Box<EcdsaKeyPair>, &'static str),
+    Ed(Box<Ed25519KeyPair>),
 }
 
-pub(crate) static RSA: LazyLock<Signer> = LazyLock::new(|| Signer::rsa("rsa"));
-pub(crate) static OTHER: LazyLock<Signer> = LazyLock::new(|| Signer::rsa("rsa"));
-pub(crate) static P256: LazyLock<Signer> = LazyLock::new(|| {
-    let pair = lc::EcdsaKeyPair::generate(&lc::ECDSA_P256_SHA256_FIXED_SIGNING).expect("a key");
-    Signer { id: "p256", secret: Secret::Ec(pair, "P-256") }
-});
-pub(crate) static P384: LazyLock<Signer> = LazyLock::new(|| {
-    let pair = lc::EcdsaKeyPair::generate(&lc::ECDSA_P384_SHA384_FIXED_SIGNING).expect("a key");
-    Signer { id: "p384", secret: Secret::Ec(pair, "P-384") }
-});
-pub(crate) static ED: LazyLock<Signer> = LazyLock::new(|| Signer {
-    id: "ed",
-    secret: Secret::Ed(Box::new(lc::Ed25519KeyPair::generate().expect("a key"))),
+/// Keys of 2,048 bits, one a line, made for these tests: ring makes none.
+const RSA_KEYS: &str = include_str!("rsa_keys.txt");
+
+pub(crate) static RSA: LazyLock<Signer> = LazyLock::new(|| Signer::rsa(0));
+pub(crate) static OTHER: LazyLock<Signer> = LazyLock::new(|| Signer::rsa(1));
+pub(crate) static P256: LazyLock<Signer> =
+    LazyLock::new(|| Signer::ec("p256", "P-256", &signature::ECDSA_P256_SHA256_FIXED_SIGNING));
+pub(crate) static P384: LazyLock<Signer> =
+    LazyLock::new(|| Signer::ec("p384", "P-384", &signature::ECDSA_P384_SHA384_FIXED_SIGNING));
+pub(crate) static ED: LazyLock<Signer> = LazyLock::new(|| {
+    let made = Ed25519KeyPair::generate_pkcs8(&SystemRandom::new()).expect("a key");
+    let pair = Ed25519KeyPair::from_pkcs8(made.as_ref()).expect("a key");
+    Signer { id: "ed", secret: Secret::Ed(Box::new(pair)) }
 });
 
 impl Signer {
-    fn rsa(id: &'static str) -> Self {
-        let pair = RsaKeyPair::generate(KeySize::Rsa2048).expect("a key");
-        Self { id, secret: Secret::Rsa(Box::new(pair)) }
+    fn rsa(number: usize) -> Self {
+        let key = RSA_KEYS.lines().nth(number).expect("a key");
+        let key = STANDARD.decode(key).expect("base64");
+        let pair = RsaKeyPair::from_der(&key).expect("a key");
+        Self { id: "rsa", secret: Secret::Rsa(Box::new(pair)) }
+    }
+
+    fn ec(
+        id: &'static str,
+        curve: &'static str,
+        by: &'static signature::EcdsaSigningAlgorithm,
+    ) -> Self {
+        let random = SystemRandom::new();
+        let made = EcdsaKeyPair::generate_pkcs8(by, &random).expect("a key");
+        let pair = EcdsaKeyPair::from_pkcs8(by, made.as_ref(), &random).expect("a key");
+        Self { id, secret: Secret::Ec(Box::new(pair), curve) }
     }
 
     /// The public key.
     pub(crate) fn jwk(&self) -> Value {
         match &self.secret {
             Secret::Rsa(pair) => {
-                let public = lc::RsaPublicKeyComponents::<Vec<u8>>::from(pair.public_key());
+                let public = signature::RsaPublicKeyComponents::<Vec<u8>>::from(pair.public_key());
                 json!({"kty": "RSA", "kid": self.id, "n": b64(public.n), "e": b64(public.e)})
             }
             Secret::Ec(pair, curve) => {
@@ -90,16 +101,16 @@ impl Signer {
     pub(crate) fn signature(&self, by: &str, message: &[u8]) -> Vec<u8> {
         match &self.secret {
             Secret::Rsa(pair) => {
-                let padding: &dyn lc::RsaEncoding = match by {
-                    "RS256" => &lc::RSA_PKCS1_SHA256,
-                    "RS384" => &lc::RSA_PKCS1_SHA384,
-                    "RS512" => &lc::RSA_PKCS1_SHA512,
-                    "PS256" => &lc::RSA_PSS_SHA256,
-                    "PS384" => &lc::RSA_PSS_SHA384,
-                    "PS512" => &lc::RSA_PSS_SHA512,
+                let padding: &dyn signature::RsaEncoding = match by {
+                    "RS256" => &signature::RSA_PKCS1_SHA256,
+                    "RS384" => &signature::RSA_PKCS1_SHA384,
+                    "RS512" => &signature::RSA_PKCS1_SHA512,
+                    "PS256" => &signature::RSA_PSS_SHA256,
+                    "PS384" => &signature::RSA_PSS_SHA384,
+                    "PS512" => &signature::RSA_PSS_SHA512,
                     other => panic!("{other} is not for RSA"),
                 };
-                let mut signature = vec![0; pair.public_modulus_len()];
+                let mut signature = vec![0; pair.public().modulus_len()];
                 pair.sign(padding, &SystemRandom::new(), message, &mut signature).expect("signed");
                 signature
             }
