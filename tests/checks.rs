@@ -1,7 +1,10 @@
 //! What holds the house together: its documents, its structure, hostile bytes, and a while of mixed traffic.
 //! One program, because linking takes longer than most of these tests.
 #![cfg(test)]
-#![expect(clippy::duplicate_mod, reason = "the fuzzer compiles the corpus's targets alone, with this module")]
+#![expect(
+    clippy::duplicate_mod,
+    reason = "the fuzzer compiles the corpus's targets alone, with this module"
+)]
 
 mod architecture;
 mod corpus;

@@ -162,12 +162,12 @@ fn is_control_letter(byte: Option<&u8>) -> bool {
 fn overwrite(redacted: &mut [u8], text: &[u8], part: Range<usize>) {
     let of_numbers =
         |byte: &u8| byte.is_ascii_digit() || byte.is_ascii_whitespace() || *byte == b',';
-    let is_list = text[part.clone()].iter().all(of_numbers) && text[part.clone()].contains(&b',');
+    let is_numbers = text[part.clone()].iter().all(of_numbers);
     for at in part {
         let after = text[at..].iter().find(|byte| **byte != b'\\');
         if text[at].is_ascii_alphanumeric() {
-            // A list of numbers stays one.
-            redacted[at] = if is_list { b'1' } else { b'*' };
+            // A number stays one, and so does a list of them.
+            redacted[at] = if is_numbers { b'1' } else { b'*' };
         } else if b"_-+/%&#;=".contains(&text[at]) || (text[at] == b'\\' && after != Some(&b'"')) {
             redacted[at] = b'*';
         }

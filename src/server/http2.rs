@@ -56,15 +56,7 @@ pub(super) async fn serve<S: HttpService>(
     shutdown: CancellationToken,
 ) {
     let wire = Arc::new(Wire::default());
-    let opening = Builder::new()
-        .max_concurrent_streams(settings.streams)
-        .max_header_list_size(u32::try_from(MAX_HEAD_SIZE).unwrap_or(u32::MAX))
-        .initial_window_size(STREAM_WINDOW)
-        .initial_connection_window_size(CONNECTION_WINDOW)
-        .max_send_buffer_size(MAX_UNSENT)
-        .max_pending_accept_reset_streams(MAX_RESET_BY_CLIENT)
-        .max_local_error_reset_streams(Some(MAX_RESET_BY_SERVER))
-        .handshake(FollowedIo::new(stream, Arc::clone(&wire)));
+    let opening = builder(settings).handshake(FollowedIo::new(stream, Arc::clone(&wire)));
     let Ok(Ok(mut connection)) = timeout(settings.header_timeout, opening).await else { return };
     let (tasks, activity) = (TaskTracker::new(), Arc::new(Activity::new()));
     let mut health = Health::new(connection.ping_pong());
@@ -113,6 +105,19 @@ pub(super) async fn serve<S: HttpService>(
     wire.close();
     tasks.close();
     tasks.wait().await;
+}
+
+fn builder(settings: &ConnectionSettings) -> Builder {
+    let mut builder = Builder::new();
+    builder
+        .max_concurrent_streams(settings.streams)
+        .max_header_list_size(u32::try_from(MAX_HEAD_SIZE).unwrap_or(u32::MAX))
+        .initial_window_size(STREAM_WINDOW)
+        .initial_connection_window_size(CONNECTION_WINDOW)
+        .max_send_buffer_size(MAX_UNSENT)
+        .max_pending_accept_reset_streams(MAX_RESET_BY_CLIENT)
+        .max_local_error_reset_streams(Some(MAX_RESET_BY_SERVER));
+    builder
 }
 
 enum Check {

@@ -28,8 +28,9 @@ fn figure(gate: &Gate, name: &str) -> usize {
 
 #[test]
 fn thousand_event_streams_use_little_memory_and_are_freed() {
-    let upstream = Upstream::start(|received| match received.method.as_str() {
-        "POST" => Reply::video("job-1"),
+    let upstream = Upstream::start(|received| match received.target.as_str() {
+        "/api/v1/video" => Reply::video("job-1"),
+        "/api/v1/chat" => Reply::chat("hi"),
         _ => Reply::new(200, r#"{"status":"running"}"#),
     });
     // This process holds the other ends, and hands its limit on to the gate.

@@ -28,7 +28,11 @@ fn start(upstream: &Upstream) -> Gate {
 #[test]
 fn purchase_in_flight_at_a_stop_is_replayed_after_restart() {
     let latch = Latch::new();
-    let upstream = Upstream::start(move |_| Reply::video("job-1").when(latch));
+    let upstream = Upstream::start(move |received| {
+        let is_video = received.target.ends_with("/video");
+        let reply = if is_video { Reply::video("job-1") } else { Reply::chat("hi") };
+        reply.when(latch)
+    });
     let mut gate = start(&upstream);
     let headers = [("idempotency-key", "k")];
     let (mut waits, mut leaves) = (gate.client(), gate.client());
