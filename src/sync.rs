@@ -30,7 +30,7 @@ struct Amounts<K> {
     total: usize,
 }
 
-/// What may be in use of a [`KeyedLimit`].
+/// The most that may be in use of a [`KeyedLimit`].
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bounds {
     pub(crate) each: usize,

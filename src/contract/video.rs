@@ -31,7 +31,7 @@ pub struct VideoRequest<'a> {
 pub struct VideoAccepted {
     pub request_id: Arc<str>,
     pub charged: Option<Usd>,
-    /// What is left for sales: zero if the account is in debt.
+    /// The amount left for sales: zero if the account is in debt.
     pub balance: Option<Usd>,
 }
 

@@ -16,7 +16,7 @@ use crate::sync::{Bounds, KeyedLimit, KeyedPermit};
 
 /// A caller may use this part of the memory, and the same part is kept for small bodies.
 const SHARE: usize = 8;
-/// What a request takes besides its head: its stream or connection, and its task.
+/// The memory of a request without its head: its stream or connection, and its task.
 const REQUEST_COST: usize = 16 * 1_024;
 /// A body of a known length up to this is small.
 const SMALL_BODY: u64 = 64 * 1_024;
@@ -103,7 +103,7 @@ pub(super) fn drop_unread(head: &mut Parts) {
     if head.headers.keys().all(|name| HANDLER_HEADERS.contains(name)) {
         return;
     }
-    // What is kept of a large head is copied, as each part of it keeps the buffer that it was read into.
+    // The kept parts of a large head are copied, because each holds the buffer that it was read into.
     let is_large = cost(&head.uri, &head.headers) > 2 * REQUEST_COST;
     if is_large && let Ok(uri) = head.uri.to_string().parse() {
         head.uri = uri;

@@ -161,14 +161,21 @@ fn is_control_letter(byte: Option<&u8>) -> bool {
 /// Overwrites a part of a text, but not what ends a string or separates values.
 fn overwrite(redacted: &mut [u8], text: &[u8], part: Range<usize>) {
     let of_numbers =
-        |byte: &u8| byte.is_ascii_digit() || byte.is_ascii_whitespace() || *byte == b',';
+        |byte: &u8| byte.is_ascii_digit() || byte.is_ascii_whitespace() || b",.+-eE".contains(byte);
     let is_numbers = text[part.clone()].iter().all(of_numbers);
-    for at in part {
-        let after = text[at..].iter().find(|byte| **byte != b'\\');
-        if text[at].is_ascii_alphanumeric() {
-            // A number stays one, and so does a list of them.
-            redacted[at] = if is_numbers { b'1' } else { b'*' };
-        } else if b"_-+/%&#;=".contains(&text[at]) || (text[at] == b'\\' && after != Some(&b'"')) {
+    // A backslash that ends up before a quote escapes it.
+    let mut is_before_quote = text.get(part.end) == Some(&b'"');
+    for at in part.rev() {
+        let byte = text[at];
+        let is_backslash = byte == b'\\';
+        is_before_quote = if is_backslash { is_before_quote } else { byte == b'"' };
+        if is_numbers {
+            // Numbers stay numbers.
+            redacted[at] = if byte.is_ascii_digit() { b'1' } else { byte };
+        } else if byte.is_ascii_alphanumeric()
+            || b"_-+/%&#;=".contains(&byte)
+            || (is_backslash && !is_before_quote)
+        {
             redacted[at] = b'*';
         }
     }
@@ -195,7 +202,7 @@ fn key_patterns(key: &str) -> Vec<Vec<u8>> {
     }
     for alignment in 0..3 {
         let padded = [&b"\0\0"[..alignment], secret].concat();
-        // Whole groups of three bytes. What also encodes a neighbouring byte differs from text to text.
+        // Whole groups of three bytes: a character that also encodes a neighbouring byte varies with it.
         let groups: Vec<_> = padded.chunks_exact(3).skip(usize::from(alignment > 0)).collect();
         for part in groups.windows(((window - 2) / 3).max(1)) {
             let part = part.concat();

@@ -185,6 +185,9 @@ fn bytes_as_a_list_of_numbers_stay_json() {
     for json in [
         serde_json::json!({ "raw": numbers, "more": 1 }).to_string(),
         serde_json::json!({ "raw": letters, "more": "x" }).to_string(),
+        // A part of the key whose hex has no letters.
+        "303132333435363738396162".to_owned(),
+        "[-3132333435363738396162.6364]".to_owned(),
         serde_json::to_string_pretty(&serde_json::json!([{ "raw": numbers }, 2])).unwrap(),
         serde_json::json!(serde_json::json!({ "raw": letters }).to_string()).to_string(),
         serde_json::json!(format!("{}\n{}", &KEY[..20], &KEY[20..])).to_string(),

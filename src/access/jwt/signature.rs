@@ -4,8 +4,8 @@ use ring::signature::{self, RsaParameters, RsaPublicKeyComponents, VerificationA
 
 use Algorithm::{ES256, ES384, Ed25519, PS256, PS384, PS512, RS256, RS384, RS512};
 
-/// The algorithms that a public key verifies. None has a shared secret: with one, whoever knows the
-/// public key could sign.
+/// The algorithms that a public key verifies. None uses a shared secret: otherwise, anyone who knows
+/// the public key could sign.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Algorithm {
     RS256,

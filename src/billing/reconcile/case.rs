@@ -20,7 +20,7 @@ const MIN_CHAT_PRICE: i128 = 3_000;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Contribution {
     Nothing,
-    /// What it cost: its price, as far as that is stated.
+    /// Its price, as far as that is stated.
     Price,
     /// Nothing or its price.
     Possible,

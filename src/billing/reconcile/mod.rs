@@ -131,9 +131,9 @@ pub struct Drift {
     /// Prices of purchases that are unknown or in flight, or were in flight at the checkpoint: the
     /// gateway's total since then may or may not include them.
     pub unknown: Usd,
-    /// What the gateway charged, less what it refunded, to the cent.
+    /// The gateway's charges less its refunds, to the cent.
     pub spent: SignedUsd,
-    /// What the gateway charged beyond anything that the purchases explain; below zero if it charged
+    /// The gateway's charges beyond anything that the purchases explain; below zero if it charged
     /// less. `None` if its total decreased by more than refunds explain, or our clock was set back.
     pub unexplained: Option<SignedUsd>,
 }

@@ -1,6 +1,6 @@
 //! The store over PostgreSQL, which several instances share.
 //!
-//! Each instance has a few connections (`lanes`). What a caller asks for is a `step`; a lane
+//! Each instance has a few connections (`lanes`). A caller's request is a `step`; a lane
 //! sends the steps that wait as one transaction, COMMIT included (`flush`). Rules run in SQL under
 //! the lock of one row, `account`, and are judged again here. A second table fences the dead:
 //! each instance has a row with a lease (`instance`).

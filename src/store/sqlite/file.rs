@@ -19,7 +19,7 @@ use crate::sync::pause;
 
 /// How long a server waits for another process that writes.
 pub(super) const BUSY_TIMEOUT: Duration = Duration::from_secs(2);
-/// How long a start or a command waits: nobody waits for it but its operator.
+/// How long a start or a command waits for another writer. Only its operator waits for it.
 pub(super) const MAX_WRITER_WAIT: Duration = Duration::from_secs(30);
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 

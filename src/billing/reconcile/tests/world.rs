@@ -89,7 +89,7 @@ pub(crate) struct World {
     /// From each of these times on, how far our clock is ahead.
     steps: Vec<(u64, i64)>,
     pub(crate) has_other_spenders: bool,
-    /// What others may spend, and purchases may cost above their prices.
+    /// The amount that others spend, or that purchases cost above their prices.
     pub(crate) spent_elsewhere: i64,
     /// When our keys were not listed, and whether they belonged to another account.
     unlisted: Option<(Range<u64>, bool)>,
