@@ -254,7 +254,7 @@ fn written(letter: char, how: u8) -> String {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(2_000))]
+    #![proptest_config(ProptestConfig::with_cases(1_000))]
 
     #[test]
     fn key_is_redacted_however_its_characters_are_escaped(

@@ -181,7 +181,7 @@ mod tests {
         )
     }
 
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn billing_is_served_to_this_machine_only() {
         let gateway = service_fn(|_: GatewayRequest| async {
             let body = Bytes::from_static(br#"{"keys":[],"billing":{"balanceCents":4210}}"#);

@@ -3,6 +3,7 @@
 use serde_json::json;
 
 use crate::gate::Gate;
+use crate::held_gateway::HeldGateway;
 use crate::page::Page;
 use crate::watch::Tamper;
 
@@ -246,12 +247,14 @@ fn copying_shows_a_tick() {
 
 #[test]
 fn pressing_enter_twice_leaves_no_complaint() {
-    let gate = Gate::start();
+    let gateway = HeldGateway::start("POST /api/v1/chat");
+    let gate = Gate::start_before(&gateway);
     let page = open(&gate);
     page.find(MESSAGE).fill("Hello");
     page.press("Enter");
     page.wait_until("document.querySelector('[aria-busy]') !== null");
     page.press("Enter");
+    gateway.release();
     page.wait_until(&answered(1));
     assert_eq!(page.evaluate("document.getElementById('chat-fault').textContent"), "");
     assert_eq!(gate.sold(), 1);
@@ -425,13 +428,15 @@ fn edited_message_starts_a_version_and_the_older_one_is_shown_again() {
 
 #[test]
 fn reply_after_stopped_waiting_is_kept_and_shown() {
-    let gate = Gate::start();
+    let gateway = HeldGateway::start("POST /api/v1/chat");
+    let gate = Gate::start_before(&gateway);
     let page = open(&gate);
-    page.find(MESSAGE).fill("sandbox:slow");
+    page.find(MESSAGE).fill("Hello");
     page.press("Enter");
     page.find(STOP).click();
     page.wait_for_text("You stopped waiting. If the answer still comes, it appears here.");
     assert!(!page.shows(STOP));
+    gateway.release();
     page.wait_until(&answered(1));
     page.wait_until(&format!("{SPENT} === '$0.006'"));
     page.reload();

@@ -4,13 +4,17 @@ use std::thread;
 
 use tempfile::TempDir;
 
+use crate::held_gateway::HeldGateway;
 use crate::support::client::{Answer, Client};
 use crate::support::process::run;
 use crate::support::server::exchange;
 use crate::support::{Server, certificate};
 
-const SETTINGS: &[(&str, &str)] =
-    &[("TOLLGATE_SANDBOX__JOB_TIME", "2s"), ("TOLLGATE_PAGE__DEFAULT_MODEL", "alpha-sonnet-4.5")];
+const SETTINGS: &[(&str, &str)] = &[
+    ("TOLLGATE_SANDBOX__JOB_TIME", "0s"),
+    ("TOLLGATE_SANDBOX__REPLY_DELAY", "0s"),
+    ("TOLLGATE_PAGE__DEFAULT_MODEL", "alpha-sonnet-4.5"),
+];
 const MEMBERS: &[(&str, &str)] =
     &[("TOLLGATE_ACCESS__MODE", "members"), ("TOLLGATE_STORE__URL", "sqlite:tollgate.db")];
 /// How every secret of the gateway begins.
@@ -47,6 +51,11 @@ impl Gate {
         let folder = TempDir::with_prefix("tollgate-page-").expect("a folder");
         let server = Server::start(folder.path(), &[], &[SETTINGS, settings].concat());
         Self { origin: server.origin(), server, folder }
+    }
+
+    /// Starts it before a gateway that holds requests.
+    pub(crate) fn start_before(gateway: &HeldGateway) -> Self {
+        Self::start_with(&gateway.settings())
     }
 
     /// The same over TLS, and so over HTTP/2 with a browser.

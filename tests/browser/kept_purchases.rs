@@ -3,9 +3,9 @@
 use serde_json::{Value, json};
 
 use crate::gate::Gate;
+use crate::held_gateway::{HeldGateway, STATUS};
 use crate::page::Page;
 use crate::shop::Shop;
-use crate::videos::SEEN;
 
 /// Stands between the elements and tollgate, and does what the test says to what they send.
 const BETWEEN: &str = include_str!("../page/shop.js");
@@ -346,7 +346,8 @@ fn waiting_order_says_so_and_stays() {
 
 #[test]
 fn running_video_is_followed_after_reload_and_reattachment() {
-    let (shop, gate) = embed(VIDEO, &[SEEN]);
+    let gateway = HeldGateway::start(STATUS);
+    let (shop, gate) = embed(VIDEO, &gateway.settings());
     let page = visit(&shop, &gate);
     page.find(PROMPT).fill("A lighthouse at dusk");
     page.find(GENERATE).click();
@@ -358,6 +359,7 @@ fn running_video_is_followed_after_reload_and_reattachment() {
     page.evaluate("element.remove()");
     page.wait_until("streams[0].aborted");
     page.evaluate("document.body.append(element)");
+    gateway.release();
     page.wait_until("element.shadowRoot.querySelector('video')?.readyState >= 2");
     assert_eq!((keys(&page).len(), gate.sold()), (0, 1));
     page.reload();

@@ -14,6 +14,7 @@ mod element;
 mod embedding;
 mod firefox;
 mod gate;
+mod held_gateway;
 mod kept_purchases;
 mod keyboard;
 mod ledgers;

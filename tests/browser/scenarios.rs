@@ -2,8 +2,8 @@
 
 use crate::chat::choose_model;
 use crate::gate::Gate;
+use crate::held_gateway::{HeldGateway, STATUS};
 use crate::page::Page;
-use crate::videos::SEEN;
 use crate::watch::Tamper;
 
 /// What the page calls things: role and accessible name; `…` stands for the rest of a name.
@@ -39,13 +39,15 @@ fn reply_is_rendered_as_markdown() {
 
 #[test]
 fn video_is_bought_in_two_steps_and_plays() {
-    let gate = Gate::start_with(&[SEEN]);
+    let gateway = HeldGateway::start(STATUS);
+    let gate = Gate::start_before(&gateway);
     let page = open(&gate);
     page.find(TO_VIDEO).click();
     page.find(PROMPT).fill("A lighthouse at dusk");
     page.find(GENERATE).click();
     page.find(CONFIRM).click();
     page.find(PROGRESS);
+    gateway.release();
     page.wait_until("document.querySelector('video')?.readyState >= 2");
     page.evaluate("document.querySelector('video').play()");
     page.wait_until("document.querySelector('video').currentTime > 0");

@@ -3,6 +3,7 @@
 use serde_json::json;
 
 use crate::gate::Gate;
+use crate::held_gateway::{HeldGateway, STATUS};
 use crate::page::Page;
 use crate::watch::Tamper;
 
@@ -18,8 +19,6 @@ pub(crate) const IS_READY: &str = "document.querySelector('video')?.readyState >
 const SPENT: &str = "document.getElementById('spent').textContent";
 const EVENTS: (&str, &str) = ("Content-Type", "text/event-stream");
 const PROBLEM: (&str, &str) = ("Content-Type", "application/problem+json");
-/// So long that what is shown while the job runs is seen, also on a busy machine.
-pub(crate) const SEEN: (&str, &str) = ("TOLLGATE_SANDBOX__JOB_TIME", "8s");
 /// So long that a test is over before the job is.
 pub(crate) const LONG: (&str, &str) = ("TOLLGATE_SANDBOX__JOB_TIME", "600s");
 
@@ -62,12 +61,14 @@ pub(crate) fn keep_jobs(page: &Page, jobs: &serde_json::Value) {
 
 #[test]
 fn reload_resumes_the_job_and_its_clip_plays() {
-    let gate = Gate::start_with(&[SEEN]);
+    let gateway = HeldGateway::start(STATUS);
+    let gate = Gate::start_before(&gateway);
     let page = open(&gate);
     order(&page, "A lighthouse at dusk: slow camera!");
     page.find(("progressbar", "Progress…"));
     page.reload();
     page.wait_for_text("Being made");
+    gateway.release();
     page.wait_until(IS_READY);
     page.evaluate("document.querySelector('video').play()");
     page.wait_until("document.querySelector('video').currentTime > 0.1");
@@ -80,6 +81,7 @@ fn reload_resumes_the_job_and_its_clip_plays() {
     page.find(("button", "Use again")).click();
     assert_eq!(page.find(PROMPT).value(), "A lighthouse at dusk: slow camera!");
     // The next one of this model is measured by the time that this one took.
+    gateway.hold(STATUS);
     order(&page, "A second lighthouse");
     page.wait_for_text("Usually about 0:");
 }
@@ -153,13 +155,15 @@ fn result_that_is_no_url_is_never_requested_from_this_host() {
 
 #[test]
 fn job_finished_while_offline_is_found_when_back_online() {
-    let gate = Gate::start_with(&[SEEN]);
+    let gateway = HeldGateway::start(STATUS);
+    let gate = Gate::start_before(&gateway);
     let page = open(&gate);
     order(&page, "A lighthouse");
     page.find(("progressbar", "Progress…"));
     page.offline(true);
     page.wait_for_text("You are offline. Videos are still being made");
     page.screenshot("video-offline");
+    gateway.release();
     page.offline(false);
     page.wait_until(IS_READY);
     page.wait_until("document.getElementById('jobs-connection').textContent === ''");
@@ -344,7 +348,8 @@ mod long {
 
     #[test]
     fn notification_appears_only_after_opting_in() {
-        let gate = Gate::start_with(&[SEEN]);
+        let gateway = HeldGateway::start("");
+        let gate = Gate::start_before(&gateway);
         let page = Page::new(&gate.origin);
         // What a browser asks the person cannot be answered here: this stands for its dialog.
         let stand_in = "globalThis.asked = 0; globalThis.told = [];
@@ -361,9 +366,11 @@ mod long {
         page.find(("button", "Notify me when one is finished")).click();
         page.wait_until("document.getElementById('jobs-notify').ariaPressed === 'true'");
         assert_eq!(page.evaluate("asked"), 1);
+        gateway.hold(STATUS);
         order(&page, "Two");
         page.wait_until("document.querySelectorAll('progress').length === 1");
         page.find(TO_CHAT).click();
+        gateway.release();
         page.wait_until("told.length === 1");
         assert_eq!(page.evaluate("told[0]"), "A video is finished. Two");
     }
@@ -385,11 +392,13 @@ mod long {
 
     #[test]
     fn page_title_announces_a_finished_video_until_seen() {
-        let gate = Gate::start_with(&[SEEN]);
+        let gateway = HeldGateway::start(STATUS);
+        let gate = Gate::start_before(&gateway);
         let page = open(&gate);
         order(&page, "A lighthouse");
         page.find(("progressbar", "Progress…"));
         page.find(TO_CHAT).click();
+        gateway.release();
         page.wait_until("document.title.startsWith('(1) Chat')");
         page.find(TO_VIDEO).click();
         page.wait_until("document.title.startsWith('Video')");
@@ -417,11 +426,13 @@ mod long {
 
     #[test]
     fn stopped_order_says_that_it_may_be_charged() {
-        let gate = Gate::start();
+        let gateway = HeldGateway::start("POST /api/v1/video");
+        let gate = Gate::start_before(&gateway);
         let page = open(&gate);
-        order(&page, "sandbox:slow a lighthouse");
+        order(&page, "A lighthouse");
         page.find(("button", "Stop waiting")).click();
         page.wait_for_text("It cannot be cancelled and may be charged");
+        gateway.release();
         page.wait_until(IS_READY);
         assert_eq!(gate.sold(), 1);
     }

@@ -12,7 +12,7 @@ use crate::support::server::{ReservedPort, exchange};
 use crate::support::{Upstream, until};
 
 const LIMIT: usize = 3;
-const PERIOD: Duration = Duration::from_secs(5);
+const PERIOD: Duration = Duration::from_secs(2);
 
 /// A fixture before a gateway that remembers, with a small window.
 fn fixture() -> (Fixture, Upstream) {

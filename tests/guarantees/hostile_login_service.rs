@@ -26,52 +26,6 @@ fn assert_is_unavailable(answer: &Answer) {
 }
 
 #[test]
-fn rotated_keys_are_fetched_again_but_not_for_each_forged_key_id() {
-    let (upstream, service) = (upstream(), LoginService::start());
-    let gate = Gate::start(&upstream, &service.settings(""));
-    let sign_in = || {
-        let mut browser = Browser::default();
-        service.sign_in(&gate, &mut browser, "ada").status
-    };
-    assert_eq!(sign_in(), 303);
-    service.rotate("two");
-    let began = wall();
-    // Keys are fetched at most every 30 seconds, and an address has 30 failures a minute.
-    let (max_wait, pause) = (Duration::from_secs(600), Duration::from_secs(3));
-    let is_fetched = becomes_so_at_times(max_wait, pause, || sign_in() == 303);
-    assert!(is_fetched, "the new key is never fetched");
-    let fetched = service.times_asked("/keys");
-    for number in 0..10 {
-        let mut browser = Browser::default();
-        let begun = service.begin(&gate, &mut browser, "/bff/login");
-        let header = json!({"alg": "ES256", "kid": format!("forged-{number}")});
-        service.return_token(&service.sign(&header, &service.claims(&begun, "ada")));
-        let callback = begun.callback(&[("code", "c1"), ("iss", &service.issuer())]);
-        assert_is_unavailable(&browser.ask(&gate, "GET", &callback));
-    }
-    let periods = (wall() - began).as_secs() / 30 + 1;
-    assert!((service.times_asked("/keys") - fetched) as u64 <= periods);
-}
-
-#[test]
-fn silent_login_service_delays_sign_ins_only() {
-    let (upstream, service) = (upstream(), LoginService::start());
-    let gate = Gate::start(&upstream, &service.settings(""));
-    let mut signed_in = Browser::default();
-    assert_eq!(service.sign_in(&gate, &mut signed_in, "ada").status, 303);
-    service.silence("/token");
-    let mut browser = Browser::default();
-    let begun = service.begin(&gate, &mut browser, "/bff/login");
-    let callback = begun.callback(&[("code", "c1"), ("iss", &service.issuer())]);
-    thread::scope(|scope| {
-        let waiting = scope.spawn(|| browser.ask(&gate, "GET", &callback));
-        until("the code is sent", || service.times_asked("/token") == 2);
-        assert_eq!(signed_in.ask(&gate, "GET", "/bff/me").status, 200);
-        assert_is_unavailable(&waiting.join().unwrap());
-    });
-}
-
-#[test]
 fn login_service_without_an_answer_or_in_a_redirect_loop_is_unavailable() {
     for loops in [false, true] {
         let (upstream, service) = (upstream(), LoginService::start());
@@ -187,4 +141,54 @@ fn bogus_callbacks_of_others_delay_a_sign_in_and_do_not_stop_it() {
     drop(held);
     let answer = client.answer();
     assert_eq!((answer.status, answer.value("location")), (303, Some("/")), "{}", answer.text());
+}
+
+mod long {
+    use super::*;
+
+    #[test]
+    fn rotated_keys_are_fetched_again_but_not_for_each_forged_key_id() {
+        let (upstream, service) = (upstream(), LoginService::start());
+        let gate = Gate::start(&upstream, &service.settings(""));
+        let sign_in = || {
+            let mut browser = Browser::default();
+            service.sign_in(&gate, &mut browser, "ada").status
+        };
+        assert_eq!(sign_in(), 303);
+        service.rotate("two");
+        let began = wall();
+        // Keys are fetched at most every 30 seconds, and an address has 30 failures a minute.
+        let (max_wait, pause) = (Duration::from_secs(600), Duration::from_secs(3));
+        let is_fetched = becomes_so_at_times(max_wait, pause, || sign_in() == 303);
+        assert!(is_fetched, "the new key is never fetched");
+        let fetched = service.times_asked("/keys");
+        for number in 0..10 {
+            let mut browser = Browser::default();
+            let begun = service.begin(&gate, &mut browser, "/bff/login");
+            let header = json!({"alg": "ES256", "kid": format!("forged-{number}")});
+            service.return_token(&service.sign(&header, &service.claims(&begun, "ada")));
+            let callback = begun.callback(&[("code", "c1"), ("iss", &service.issuer())]);
+            assert_is_unavailable(&browser.ask(&gate, "GET", &callback));
+        }
+        let periods = (wall() - began).as_secs() / 30 + 1;
+        assert!((service.times_asked("/keys") - fetched) as u64 <= periods);
+    }
+
+    #[test]
+    fn silent_login_service_delays_sign_ins_only() {
+        let (upstream, service) = (upstream(), LoginService::start());
+        let gate = Gate::start(&upstream, &service.settings(""));
+        let mut signed_in = Browser::default();
+        assert_eq!(service.sign_in(&gate, &mut signed_in, "ada").status, 303);
+        service.silence("/token");
+        let mut browser = Browser::default();
+        let begun = service.begin(&gate, &mut browser, "/bff/login");
+        let callback = begun.callback(&[("code", "c1"), ("iss", &service.issuer())]);
+        thread::scope(|scope| {
+            let waiting = scope.spawn(|| browser.ask(&gate, "GET", &callback));
+            until("the code is sent", || service.times_asked("/token") == 2);
+            assert_eq!(signed_in.ask(&gate, "GET", "/bff/me").status, 200);
+            assert_is_unavailable(&waiting.join().unwrap());
+        });
+    }
 }

@@ -152,28 +152,35 @@ fn server_with_another_secret_is_refused_while_others_depend_on_theirs() {
     assert_eq!(fleet.buy(2, "/api/v1/chat", "k", CHAT).status, 200);
 }
 
-#[test]
-fn servers_notice_other_budgets_and_limits_and_sell_by_their_own() {
-    let upstream = Upstream::start(|_| Reply::chat("hi"));
-    let mut fleet = Fleet::start(Cluster::shared(), &upstream, "", 2);
-    fleet.add_with(&[("TOLLGATE_BUDGET__TOTAL", "{ day = \"0.006\" }")]);
-    let differing = |fleet: &Fleet<'_>, server: usize| {
-        let metrics = fleet.ops(server, "/metrics").text();
-        let line = metrics.lines().find_map(|line| line.strip_prefix("tollgate_settings_differ "));
-        line.expect("a gauge").to_owned()
-    };
-    for (server, others) in [(0, "1"), (1, "1"), (2, "2")] {
-        until("it notices", || differing(&fleet, server) == others);
-        let printed = || fleet.servers[server].process.printed();
-        until("it says so", || printed().contains("other servers have other budgets or limits"));
-    }
-    let buy = |server, key: &str| fleet.buy(server, CHATS, key, &chat(key)).status;
-    assert_eq!([buy(2, "a"), buy(2, "b"), buy(0, "c")], [200, 402, 200]);
-    fleet.servers[2].process.signal(Signal::SIGTERM);
-    until("it is gone", || differing(&fleet, 0) == "0");
-    let metrics = fleet.ops(0, "/metrics").text();
-    for lane in ["sales", "marks", "pulse", "reads"] {
-        let count = format!("tollgate_ledger_flush_seconds_count{{lane=\"{lane}\"}} ");
-        assert!(metrics.contains(&count), "{lane}: {metrics}");
+mod long {
+    use super::*;
+
+    #[test]
+    fn servers_notice_other_budgets_and_limits_and_sell_by_their_own() {
+        let upstream = Upstream::start(|_| Reply::chat("hi"));
+        let mut fleet = Fleet::start(Cluster::shared(), &upstream, "", 2);
+        fleet.add_with(&[("TOLLGATE_BUDGET__TOTAL", "{ day = \"0.006\" }")]);
+        let differing = |fleet: &Fleet<'_>, server: usize| {
+            let metrics = fleet.ops(server, "/metrics").text();
+            let line =
+                metrics.lines().find_map(|line| line.strip_prefix("tollgate_settings_differ "));
+            line.expect("a gauge").to_owned()
+        };
+        for (server, others) in [(0, "1"), (1, "1"), (2, "2")] {
+            until("it notices", || differing(&fleet, server) == others);
+            let printed = || fleet.servers[server].process.printed();
+            until("it says so", || {
+                printed().contains("other servers have other budgets or limits")
+            });
+        }
+        let buy = |server, key: &str| fleet.buy(server, CHATS, key, &chat(key)).status;
+        assert_eq!([buy(2, "a"), buy(2, "b"), buy(0, "c")], [200, 402, 200]);
+        fleet.servers[2].process.signal(Signal::SIGTERM);
+        until("it is gone", || differing(&fleet, 0) == "0");
+        let metrics = fleet.ops(0, "/metrics").text();
+        for lane in ["sales", "marks", "pulse", "reads"] {
+            let count = format!("tollgate_ledger_flush_seconds_count{{lane=\"{lane}\"}} ");
+            assert!(metrics.contains(&count), "{lane}: {metrics}");
+        }
     }
 }

@@ -129,28 +129,6 @@ fn renewed_certificate_is_shown_and_no_request_fails() {
 }
 
 #[test]
-fn changed_files_are_noticed_and_an_unusable_pair_keeps_the_old_one() {
-    let server = Server::start("");
-    let old = server.certificate.clone();
-    let is_served = |certificate: &[u8]| {
-        let mut connection = connect(server.address(), certificate, true);
-        connection.flush().is_ok() && connection.conn.complete_io(&mut connection.sock).is_ok()
-    };
-    let spoil = |folder: &Path| fs::write(folder.join("key.pem"), "no key").unwrap();
-    server.change(spoil, "certificate rejected");
-    assert!(is_served(&old), "the old pair is in use");
-    // On SIGHUP, the settings are rejected with it.
-    let before = server.process.printed().len();
-    server.change(|_| server.process.signal(Signal::SIGHUP), "settings rejected");
-    assert!(server.process.printed()[before..].contains("server.tls: expected in key"));
-    assert!(is_served(&old), "the old pair is in use");
-    let new = Pair::new(&NAMES);
-    server.change(|folder| new.write(folder), "certificate reloaded");
-    until("the new one is shown", || is_served(&new.der()));
-    assert!(!is_served(&old));
-}
-
-#[test]
 fn unusable_certificate_stops_the_start_and_the_check() {
     type Change = fn(&Path);
     let cases: [(Change, &str); 5] = [
@@ -327,4 +305,30 @@ fn curl_speaks_http2() {
     );
     // It gets the refusal, although most of its body is unread.
     assert!(curl(&[&json[..], &["@large"]].concat(), "/api/v1/chat").starts_with("2 413 "));
+}
+
+mod long {
+    use super::*;
+
+    #[test]
+    fn changed_files_are_noticed_and_an_unusable_pair_keeps_the_old_one() {
+        let server = Server::start("");
+        let old = server.certificate.clone();
+        let is_served = |certificate: &[u8]| {
+            let mut connection = connect(server.address(), certificate, true);
+            connection.flush().is_ok() && connection.conn.complete_io(&mut connection.sock).is_ok()
+        };
+        let spoil = |folder: &Path| fs::write(folder.join("key.pem"), "no key").unwrap();
+        server.change(spoil, "certificate rejected");
+        assert!(is_served(&old), "the old pair is in use");
+        // On SIGHUP, the settings are rejected with it.
+        let before = server.process.printed().len();
+        server.change(|_| server.process.signal(Signal::SIGHUP), "settings rejected");
+        assert!(server.process.printed()[before..].contains("server.tls: expected in key"));
+        assert!(is_served(&old), "the old pair is in use");
+        let new = Pair::new(&NAMES);
+        server.change(|folder| new.write(folder), "certificate reloaded");
+        until("the new one is shown", || is_served(&new.der()));
+        assert!(!is_served(&old));
+    }
 }

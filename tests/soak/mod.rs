@@ -15,7 +15,7 @@ use gate::{Gate, Kept};
 use traffic::LapReport;
 
 const LAPS: u32 = 3;
-const SECONDS: u64 = 6;
+const SECONDS: u64 = 3;
 /// Caches that fill late, fragments of the heap.
 const SPARE_KILOBYTES: u64 = 8 * 1_024;
 /// What one more request may leave behind: nothing, but counters and pages of the ledger's caches grow.

@@ -366,8 +366,8 @@ async fn replay(seed: u64) -> usize {
 #[tokio::test]
 async fn repeated_reconcile_releases_no_charged_purchase() {
     let mut released = 0;
-    for seed in 0..3_000 {
+    for seed in 0..1_000 {
         released += replay(seed).await;
     }
-    assert!(released > 200, "{released}");
+    assert!(released > 66, "{released}");
 }

@@ -57,6 +57,13 @@ const CLAIM: &str = "UPDATE outbox SET due = ?2 WHERE number IN (
         SELECT number FROM outbox WHERE webhook = ?1 AND due <= ?3 ORDER BY due, number LIMIT ?4)
     RETURNING id, event, at, data, attempts";
 
+/// Ends the leases of the server that had this file before: its first attempts are repeated at once.
+pub(super) fn recover(ledger: &Ledger) -> Result<()> {
+    let end = "UPDATE outbox SET due = ?1 WHERE due > ?1 AND attempts = 0";
+    ledger.connection.run(end, [nanos(ledger.now())])?;
+    Ok(())
+}
+
 impl SqliteStore {
     pub(in crate::store) async fn set_webhooks(
         &self,

@@ -453,6 +453,7 @@ impl Ledger {
         self.write_counters(&statements)?;
         self.dedupe_keys.borrow_mut().recover(&self.connection)?;
         self.credit.set(Credit::default());
+        outbox::recover(self)?;
         slots::recover(self, self.now())
     }
 

@@ -2,6 +2,7 @@
 
 use crate::firefox::{ENTER, Firefox};
 use crate::gate::Gate;
+use crate::held_gateway::{HeldGateway, STATUS};
 
 const ANSWERED: &str = "document.querySelectorAll('#turns .prose').length === 1";
 const PLAYS: &str = "document.querySelector('#jobs video')?.readyState >= 2";
@@ -28,7 +29,8 @@ fn firefox_keeps_what_was_bought_across_reloads() {
 
 #[test]
 fn firefox_signs_in_and_follows_a_video() {
-    let gate = Gate::start_for_members();
+    let gateway = HeldGateway::start(STATUS);
+    let gate = Gate::start_for_members_with(&gateway.settings());
     let ann = gate.member(&["add", "ann"]);
     let mut browser = Firefox::start(&gate.origin);
     browser.goto(&gate.origin);
@@ -46,6 +48,7 @@ fn firefox_signs_in_and_follows_a_video() {
     browser.click("button", "Yes, spend $3.00");
     browser.wait_until("document.querySelector('#jobs progress') !== null");
     browser.reload();
+    gateway.release();
     browser.wait_until(PLAYS);
     browser.evaluate("document.querySelector('#jobs video').play()");
     browser.wait_until("document.querySelector('#jobs video').currentTime > 0");

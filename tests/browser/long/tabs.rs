@@ -1,8 +1,8 @@
 //! Several tabs of one browser: one stream for all of them, and the same videos in each.
 
 use crate::gate::Gate;
+use crate::held_gateway::{HeldGateway, STATUS};
 use crate::page::Page;
-use crate::videos::SEEN;
 use crate::watch::Tamper;
 
 const PROMPT: (&str, &str) = ("textbox", "What should it show?");
@@ -54,7 +54,8 @@ fn two_tabs_share_one_event_stream() {
 
 #[test]
 fn event_stream_moves_to_another_tab_when_its_tab_closes() {
-    let gate = Gate::start_with(&[SEEN]);
+    let gateway = HeldGateway::start(STATUS);
+    let gate = Gate::start_before(&gateway);
     let mut stays = Page::new(&gate.origin);
     let mut closes = stays.another_tab(&gate.origin);
     open(&mut closes, &gate);
@@ -64,6 +65,7 @@ fn event_stream_moves_to_another_tab_when_its_tab_closes() {
     assert_eq!(streams(&stays, &gate), 0);
     closes.patiently(|| (streams(&closes, &gate) == 1).then_some(())).expect("it listens");
     closes.close();
+    gateway.release();
     stays.wait_until(FINISHED);
     assert_eq!(streams(&stays, &gate), 1);
     assert_eq!(gate.sold(), 1);
@@ -85,14 +87,16 @@ fn video_removed_in_one_tab_disappears_in_the_other() {
 
 #[test]
 fn running_order_is_shown_and_settled_by_another_tab() {
-    let gate = Gate::start();
+    let gateway = HeldGateway::start("POST /api/v1/video");
+    let gate = Gate::start_before(&gateway);
     let mut stays = Page::new(&gate.origin);
     open(&mut stays, &gate);
     let mut closes = stays.another_tab(&gate.origin);
     open(&mut closes, &gate);
-    order(&closes, "sandbox:slow a lighthouse");
+    order(&closes, "A lighthouse");
     stays.wait_for_text("Another tab is waiting for this order");
     closes.close();
+    gateway.release();
     stays.wait_until(FINISHED);
     assert_eq!(gate.sold(), 1);
 }

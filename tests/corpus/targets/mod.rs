@@ -35,7 +35,7 @@ pub(crate) const TARGETS: &[Target] = &[
     Target { name: "ledger",    run: ledger::ledger,       tries: 400,    words: ledger::WORDS },
     Target { name: "redact",    run: redact::redact,       tries: 12_000, words: redact::WORDS },
     Target { name: "settings",  run: settings::settings,   tries: 3_000,  words: settings::WORDS },
-    Target { name: "upstream",  run: upstream::upstream,   tries: 300,    words: upstream::WORDS },
+    Target { name: "upstream",  run: upstream::upstream,   tries: 150,    words: upstream::WORDS },
     Target { name: "video",     run: json::video,          tries: 12_000, words: json::WORDS },
 ];
 

@@ -126,22 +126,6 @@ fn processes_on_one_ledger_keep_every_guarantee() {
     assert!(missing.is_empty() || seeds < MANY, "never happened: {missing:?}");
 }
 
-#[test]
-fn mutations_of_the_fleet_break_a_guarantee() {
-    if one_seed().is_some() {
-        return;
-    }
-    for mutation in MUTATIONS {
-        let (tally, broken) = all(mutation.seed..mutation.seed + MAX_MUTANTS, mutation);
-        let is_edited = mutation.edits.is_empty() || tally.of("edits") > 0;
-        assert!(is_edited, "{}: no such statement", mutation.name);
-        let Some(Broken { seed, guarantee, .. }) = broken else {
-            panic!("{}: no seed breaks a guarantee of «{}»", mutation.name, mutation.breaks);
-        };
-        println!("{}: seed {seed}: {guarantee}", mutation.name);
-    }
-}
-
 fn ledger() -> Ledger {
     // The first process makes the tables.
     Ledger::new(|database| Process::start(0, database, Duration::ZERO, &[], 0).stop())
@@ -182,4 +166,24 @@ fn all(seeds: Range<u64>, mutation: &Mutation) -> (Tally, Option<Broken>) {
         }
     });
     (tally.into_inner().expect("the tally"), failed.into_inner().expect("the failure"))
+}
+
+mod long {
+    use super::*;
+
+    #[test]
+    fn mutations_of_the_fleet_break_a_guarantee() {
+        if one_seed().is_some() {
+            return;
+        }
+        for mutation in MUTATIONS {
+            let (tally, broken) = all(mutation.seed..mutation.seed + MAX_MUTANTS, mutation);
+            let is_edited = mutation.edits.is_empty() || tally.of("edits") > 0;
+            assert!(is_edited, "{}: no such statement", mutation.name);
+            let Some(Broken { seed, guarantee, .. }) = broken else {
+                panic!("{}: no seed breaks a guarantee of «{}»", mutation.name, mutation.breaks);
+            };
+            println!("{}: seed {seed}: {guarantee}", mutation.name);
+        }
+    }
 }
