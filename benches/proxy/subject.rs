@@ -103,7 +103,7 @@ impl Subject {
             "[server]\nlisten = \"{address}\"\nmax_connections_per_address = 10000\n\
              [admin]\nlisten = \"{ops}\"\n\
              [gateway]\nbase_url = \"http://{gateway}\"\n\
-             rate_limit = {{ requests = 10000000, seconds = 1 }}\n\
+             rate_limit = {{ requests = 10000000, seconds = 1 }}\nkeep_alive = true\n\
              [store]\nurl = \"{store}\"\n{limits}{settings}"
         );
         fs::write(folder.path().join("proxy.toml"), text)?;

@@ -70,6 +70,7 @@ const SETTINGS: &[Setting] = &[
     row!(Applies "gateway.video_timeout" = gateway.video_timeout),
     row!(Applies "gateway.rate_limit" = gateway.rate_limit),
     row!(Applies "gateway.max_wait" = gateway.max_wait),
+    row!(Applies "gateway.keep_alive" = gateway.keep_alive),
     row!(Applies "gateway.balance_floor" = gateway.balance_floor),
     row!(Applies "gateway.chat_fields" = gateway.chat_fields),
     row!(Applies "gateway.passthrough" = gateway.passthrough),

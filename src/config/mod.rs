@@ -190,6 +190,8 @@ pub struct GatewayConfig {
     /// `None` is the one that the gateway reports.
     pub rate_limit: Option<RequestLimit>,
     pub max_wait: Duration,
+    /// Whether a connection may carry several requests.
+    pub keep_alive: bool,
     pub balance_floor: Usd,
     pub chat_fields: Vec<String>,
     pub passthrough: Vec<PassthroughConfig>,

@@ -161,6 +161,7 @@ fn gateway(section: &mut Section<'_>, keys: Option<(Location, Vec<Key>)>) -> Gat
         video_timeout: section.text("video_timeout", value::time, secs(60)),
         rate_limit: rate_limit(section),
         max_wait: section.text("max_wait", value::time_or_zero, secs(20)),
+        keep_alive: section.flag("keep_alive"),
         balance_floor: section.text("balance_floor", value::money, Usd::ZERO),
         chat_fields: section.list("chat_fields", chat_field, Vec::new()),
         passthrough: passthrough(section),

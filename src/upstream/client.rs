@@ -42,6 +42,8 @@ pub struct Client(Arc<Shared>);
 
 struct Shared {
     connector: Connector,
+    /// `gateway.keep_alive`.
+    keeps_connections: bool,
     pool: Pool,
     redactor: Redactor,
     headers: Vec<HeaderMap>,
@@ -64,6 +66,7 @@ impl Client {
         let target = |path: &str| format!("{prefix}{path}").parse().map_err(io::Error::other);
         let shared = Shared {
             connector: Connector::new(base, settings.connect_timeout)?,
+            keeps_connections: settings.keep_alive,
             pool: Pool::default(),
             redactor,
             headers: keys.iter().map(|key| head(base, key)).collect::<io::Result<_>>()?,
@@ -103,6 +106,7 @@ impl Shared {
     async fn attempt(&self, attempt: &Attempt) -> Result<GatewayReply, Error> {
         let _in_use = self.pool.enter();
         let pooled = match &attempt.request.call {
+            _ if !self.keeps_connections => None,
             GatewayCall::Chat(body) if body.len() > MAX_POOLED_BODY => None,
             GatewayCall::Chat(_) | GatewayCall::VideoStatus { .. } | GatewayCall::Billing => {
                 self.pool.take(&attempt.request.caller)
@@ -178,8 +182,10 @@ impl Shared {
             if connection.replied_early() && reply.status.is_success() {
                 return Err(Error::Status(reply.status));
             }
-            connection.recycle(head.headers);
-            self.pool.put(&attempt.request.caller, connection);
+            if self.keeps_connections {
+                connection.recycle(head.headers);
+                self.pool.put(&attempt.request.caller, connection);
+            }
             Ok(reply)
         };
         timeout(limit, exchanged).await.unwrap_or(Err(Error::Timeout(limit)))

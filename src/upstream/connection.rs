@@ -1,7 +1,7 @@
 //! An HTTP/1.1 connection that tracks the progress of its request.
 //!
-//! HTTP/1.1 cannot tell a stray reply from the reply to the request just written. Two cases can be
-//! detected, and both end the connection:
+//! HTTP/1.1 cannot tell a stray reply from the reply to the request just written, so a connection is
+//! reused only with `gateway.keep_alive`. Two cases can be detected, and both end the connection:
 //! - bytes that arrive before the first byte of a request is written;
 //! - a reply that starts before its request is complete.
 //!

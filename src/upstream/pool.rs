@@ -1,7 +1,9 @@
-//! Keeps idle connections for a few seconds, each for the next request of the same caller.
+//! Keeps idle connections for a few seconds, each for the next request of the same caller, if
+//! `gateway.keep_alive` is set.
 //!
-//! A connection carries the requests of one caller only. So a stray second reply never reaches
-//! another caller.
+//! HTTP/1.1 cannot tell a stray second reply, which comes just after the next request was written,
+//! from the reply to that request. So by default, a connection carries one request. If it may carry
+//! more, they are of one caller.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};

@@ -52,7 +52,7 @@ fn counts(store: &str) -> Counts {
     });
     let settings = format!(
         "store.url = \"{store}\"\nlimits = {{ burst = 1000 }}\n\
-         gateway = {{ base_url = \"http://{}\", rate_limit = {{ requests = 1000, seconds = 1 }} }}\n",
+         gateway = {{ base_url = \"http://{}\", keep_alive = true, rate_limit = {{ requests = 1000, seconds = 1 }} }}\n",
         upstream.address()
     );
     let key = ("GATEWAY_API_KEY".into(), upstream.canaries()[0].key().into());

@@ -11,10 +11,10 @@ fn chat(words: &str) -> String {
     format!(r#"{{"model":"alpha-sonnet-4.5","messages":[{{"role":"user","content":"{words}"}}]}}"#)
 }
 
-/// The review's gateway: it answers each request twice on a kept connection, in two segments, the second
-/// one about when the next request comes.
+/// The gateway answers each request twice, in two segments, the second one about when the next request
+/// comes.
 #[test]
-fn stray_reply_never_reaches_another_caller() {
+fn stray_reply_is_never_the_answer_to_another_request() {
     let upstream = Upstream::start(|received| {
         let words = received.json()["messages"][0]["content"].as_str().unwrap().to_owned();
         let pause = Duration::from_micros(received.number as u64 * 53 % 1_300);
@@ -31,7 +31,8 @@ fn stray_reply_never_reaches_another_caller() {
             let answer = client.answer();
             let text = answer.text();
             assert_eq!(answer.status, 200, "{text}");
-            assert!(text.contains(&format!("by {caller}")), "{caller} in round {round}: {text}");
+            let own = format!("\"answer to {round} by {caller}\"");
+            assert!(text.contains(&own), "{caller} in round {round}: {text}");
         }
     }
     assert_eq!(upstream.requests(), ROUNDS * callers.len());

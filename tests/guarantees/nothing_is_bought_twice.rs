@@ -14,6 +14,8 @@ use crate::support::server::ReservedPort;
 use crate::support::upstream::Welcome;
 use crate::support::{CHAT, Ending, Gate, Reply, Upstream, until};
 
+const KEEP_ALIVE: &str = "gateway.keep_alive = true";
+
 #[test]
 fn refused_gateway_connection_is_not_charged() {
     let reserved = ReservedPort::new();
@@ -54,7 +56,7 @@ fn idle_close_by_the_gateway_never_sends_twice() {
         let pause = Duration::from_micros(received.number as u64 * 7 % 900);
         Reply::chat("hi").then(Ending::Later(pause))
     });
-    let gate = Gate::start(&upstream, "");
+    let gate = Gate::start(&upstream, KEEP_ALIVE);
     let mut client = gate.client();
     let mut outcomes = [0; 3];
     let began = clock::now();
@@ -86,7 +88,7 @@ fn idle_close_by_the_gateway_never_sends_twice() {
 fn dead_pooled_connection_is_not_used() {
     let upstream =
         Upstream::start(|_| Reply::chat("hi").header("connection", "close").then(Ending::Fin));
-    let gate = Gate::start(&upstream, "");
+    let gate = Gate::start(&upstream, KEEP_ALIVE);
     for _ in 0..20 {
         assert_eq!(gate.chat().status, 200);
     }
@@ -99,7 +101,7 @@ fn chats_share_a_connection_and_videos_use_a_fresh_one() {
         "/api/v1/chat" => Reply::chat("hi"),
         _ => Reply::video("job-1"),
     });
-    let gate = Gate::start(&upstream, "");
+    let gate = Gate::start(&upstream, KEEP_ALIVE);
     // A slow machine may need longer for a chat than an idle connection is kept.
     until("two chats share a connection", || {
         assert_eq!((gate.chat().status, gate.chat().status), (200, 200));

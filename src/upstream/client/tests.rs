@@ -53,7 +53,11 @@ impl Gateway {
     }
 
     fn client(&self) -> Client {
-        let settings = Settings::default().gateway;
+        self.client_that(true)
+    }
+
+    fn client_that(&self, keep_alive: bool) -> Client {
+        let settings = GatewayConfig { keep_alive, ..Settings::default().gateway };
         let redactor = Redactor::new(Arc::new(Metrics::default()));
         let keys = [Key::new("svc_sk_x".to_owned())];
         Client::new(&self.address.parse().unwrap(), &keys, &settings, redactor).unwrap()
@@ -106,6 +110,18 @@ fn stop_clock() -> mpsc::Sender<()> {
     let (end, ended) = mpsc::channel();
     tokio::task::spawn_blocking(move || ended.recv());
     end
+}
+
+#[tokio::test(start_paused = true)]
+async fn connection_carries_one_request_unless_connections_are_kept() {
+    let _stopped = stop_clock();
+    let gateway = Gateway::start();
+    let client = gateway.client_that(false);
+    for _ in 0..3 {
+        chat(&client, "ann", 2).await.expect("an answer");
+    }
+    assert_eq!(gateway.carried(), [1; 3]);
+    assert!((0..3).all(|number| gateway.is_closed(number)));
 }
 
 #[tokio::test(start_paused = true)]
