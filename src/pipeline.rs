@@ -121,7 +121,7 @@ impl HttpStack {
         // 429, before the body is read
         let (admission, admitted) = config.limiter.admit(&call);
         let handling = pin!(async {
-            let call = body::drain_refused(scope, call, admitted).await?;
+            let call = body::drain_refused(config, scope, call, admitted).await?;
             // 403
             caller::check_role(&call)?;
             // 415, 413, 503, 408

@@ -1,6 +1,6 @@
 //! Locks that ignore poisoning, blocking waits, maps with a fast hash, and a limit per key.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::hash::Hash;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -18,6 +18,53 @@ pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 #[expect(clippy::disallowed_methods, reason = "this is the one home of blocking waits")]
 pub(crate) fn pause(time: Duration) {
     thread::sleep(time);
+}
+
+/// How many notes each caller has, and how many callers have any.
+const MAX_NOTES: usize = 256;
+const MAX_NOTERS: usize = 1_000;
+
+/// What was noted last about requests. A caller's new notes push out its own oldest ones only.
+#[derive(Debug)]
+pub(crate) struct Notes<K, N, V> {
+    notes: FastMap<N, V>,
+    by_caller: FastMap<K, VecDeque<N>>,
+    /// In the order of their first notes.
+    callers: VecDeque<K>,
+}
+
+impl<K, N, V> Default for Notes<K, N, V> {
+    fn default() -> Self {
+        Self { notes: FastMap::default(), by_caller: FastMap::default(), callers: VecDeque::new() }
+    }
+}
+
+impl<K: Clone + Eq + Hash, N: Copy + Eq + Hash, V> Notes<K, N, V> {
+    pub(crate) fn get(&self, of: &N) -> Option<&V> {
+        self.notes.get(of)
+    }
+
+    pub(crate) fn insert(&mut self, caller: &K, of: N, note: V) {
+        if self.notes.insert(of, note).is_some() {
+            return;
+        }
+        let own = self.by_caller.entry(caller.clone()).or_insert_with(|| {
+            self.callers.push_back(caller.clone());
+            VecDeque::new()
+        });
+        own.push_back(of);
+        if own.len() > MAX_NOTES
+            && let Some(oldest) = own.pop_front()
+        {
+            self.notes.remove(&oldest);
+        }
+        if self.callers.len() > MAX_NOTERS {
+            let dropped = self.callers.pop_front().and_then(|first| self.by_caller.remove(&first));
+            for of in dropped.into_iter().flatten() {
+                self.notes.remove(&of);
+            }
+        }
+    }
 }
 
 /// The amounts in use, for each key and in all.
@@ -98,5 +145,38 @@ impl<K: Clone + Eq + Hash> KeyedLimit<K> {
 
     pub(crate) fn total(&self) -> usize {
         lock(&self.0).total
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn notes_of_a_caller_push_out_its_own_oldest_only() {
+        let mut notes = Notes::default();
+        notes.insert(&"ann", 0, "ann's");
+        for of in 1..=MAX_NOTES {
+            notes.insert(&"bob", of, "first");
+            notes.insert(&"bob", of, "second");
+        }
+        assert_eq!((notes.get(&0), notes.get(&1)), (Some(&"ann's"), Some(&"second")));
+        notes.insert(&"bob", MAX_NOTES + 1, "more");
+        assert_eq!(
+            (notes.get(&0), notes.get(&1), notes.get(&2)),
+            (Some(&"ann's"), None, Some(&"second"))
+        );
+        assert_eq!(notes.notes.len(), MAX_NOTES + 1);
+    }
+
+    #[test]
+    fn callers_with_notes_are_bounded() {
+        let mut notes = Notes::default();
+        for caller in 0..=MAX_NOTERS {
+            notes.insert(&caller, caller, ());
+        }
+        assert_eq!((notes.get(&0), notes.get(&1)), (None, Some(&())));
+        let sizes = [notes.notes.len(), notes.by_caller.len(), notes.callers.len()];
+        assert_eq!(sizes, [MAX_NOTERS; 3]);
     }
 }

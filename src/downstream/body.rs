@@ -6,32 +6,34 @@
 use std::error::Error;
 use std::mem;
 use std::pin::pin;
+use std::time::Duration;
 
 use bytes::Bytes;
-use futures_util::FutureExt;
 use http::HeaderMap;
 use http::header::{AUTHORIZATION, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, EXPECT};
+use http::request::Parts;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
-use tokio::task::yield_now;
 use tokio::time::timeout;
 
 use super::memory::{self, BodyPermit};
 use super::observe::RequestScope;
-use super::route::BodyKind;
+use super::rate::Refused;
+use super::route::{BodyKind, Class};
 use super::{Call, DownstreamConfig, sanitize};
 use crate::config::MAX_PICTURE;
 use crate::problem::{
-    MALFORMED_REQUEST, PAYLOAD_TOO_LARGE, Problem, REQUEST_TIMEOUT, UNSUPPORTED_MEDIA_TYPE,
+    MALFORMED_REQUEST, OVERLOADED, PAYLOAD_TOO_LARGE, Problem, REQUEST_TIMEOUT,
+    UNSUPPORTED_MEDIA_TYPE,
 };
 use crate::response::BoxError;
+use crate::store::Caller;
 
 const MAX_LOGIN_BODY: usize = 4_096;
 const MAX_ADMIN_BODY: usize = 16_384;
 const PICTURE_TYPES: &[&str] = &["image/png", "image/jpeg", "image/webp"];
-/// A refused body that is not larger is read, if it has arrived.
-const MAX_DRAINED: u64 = 16 * 1_024;
-/// In how many turns of its task the connection passes it on.
-const DRAIN_TURNS: usize = 4;
+/// A refused body that is not larger is read, if it arrives within this time.
+const MAX_DRAINED: usize = 16 * 1_024;
+const MAX_DRAIN_TIME: Duration = Duration::from_secs(1);
 
 pub async fn read<B>(config: &DownstreamConfig, call: Call<B>) -> Result<Call, Problem>
 where
@@ -52,11 +54,17 @@ where
     };
     check_headers(&head.headers, limit, route.body)?;
     memory::drop_unread(&mut head);
-    let size = (limit, body.size_hint().exact());
-    let mut permit = config.memory.body(server.max_body_memory, &caller, size);
+    let length = body.size_hint().exact();
+    let mut permit = config.memory.body(server.max_body_memory, &caller, (limit, length));
     let reading = collect(body, limit, &mut permit);
-    let late = |_elapsed| Problem::new(&REQUEST_TIMEOUT);
-    let payload = timeout(server.body_timeout, reading).await.map_err(late)??;
+    let payload = timeout(server.body_timeout, reading).await;
+    let payload = payload.unwrap_or_else(|_elapsed| Err(Problem::new(&REQUEST_TIMEOUT)));
+    let payload = payload.inspect_err(|problem| {
+        // SDKs retry these.
+        if route.class == Class::Paid && [&REQUEST_TIMEOUT, &OVERLOADED].contains(&problem.kind()) {
+            config.limiter.note_refusal(&caller, head.uri.path(), Refused::Unread(length));
+        }
+    })?;
     let body = permit.guard(payload);
     Ok(Call { id, caller, session, transport, route, head, body })
 }
@@ -106,6 +114,11 @@ fn is_json(media_type: &str) -> bool {
         })
 }
 
+fn has_form(headers: &HeaderMap) -> bool {
+    let media_type = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
+    media_type.is_some_and(is_form)
+}
+
 fn is_form(media_type: &str) -> bool {
     let essence = media_type.split(';').next().unwrap_or_default();
     essence.trim().eq_ignore_ascii_case("multipart/form-data")
@@ -141,47 +154,52 @@ where
     Ok(if all.is_empty() { first } else { all.into() })
 }
 
-/// Returns an admitted call. If a call is refused, reads its body if that is small and has arrived,
-/// so that the connection can stay open.
+/// Returns an admitted call. If a call is refused, reads its body if that is small and arrives soon, so
+/// that the connection can stay open, and a purchase is remembered as refused.
 pub async fn drain_refused<B>(
+    config: &DownstreamConfig,
     scope: &RequestScope,
-    call: Call<B>,
+    mut call: Call<B>,
     admitted: Result<(), Problem>,
 ) -> Result<Call<B>, Problem>
 where
-    B: http_body::Body<Data = Bytes>,
+    B: http_body::Body<Data = Bytes, Error: Into<BoxError>>,
 {
     let Err(refusal) = admitted else { return Ok(call) };
-    if drain_arrived(call).await {
+    let length = call.body.size_hint().exact();
+    let payload = drain(config, &call.caller, &mut call.head, call.body).await;
+    if payload.is_some() {
         scope.mark_body_read();
+    }
+    if call.route.class == Class::Paid {
+        // The parts of a form are separated otherwise in each attempt.
+        let payload = payload.as_deref().filter(|_| !has_form(&call.head.headers));
+        let refused = payload.map_or(Refused::Unread(length), Refused::Payload);
+        config.limiter.note_refusal(&call.caller, call.head.uri.path(), refused);
     }
     Err(refusal)
 }
 
-/// Returns whether the body was read to its end.
-async fn drain_arrived<B>(call: Call<B>) -> bool
+/// Returns the body if it was read to its end.
+async fn drain<B>(
+    config: &DownstreamConfig,
+    caller: &Caller,
+    head: &mut Parts,
+    body: B,
+) -> Option<Bytes>
 where
-    B: http_body::Body<Data = Bytes>,
+    B: http_body::Body<Data = Bytes, Error: Into<BoxError>>,
 {
-    let is_small = call.body.size_hint().exact().is_some_and(|bytes| bytes <= MAX_DRAINED);
+    let length = body.size_hint().exact().filter(|length| *length <= MAX_DRAINED as u64)?;
     // hyper would ask for the body with `100 Continue`.
-    if !is_small || call.head.headers.contains_key(EXPECT) {
-        return false;
+    if head.headers.contains_key(EXPECT) {
+        return None;
     }
-    let mut body = pin!(call.body);
-    for _ in 0..DRAIN_TURNS {
-        let ended = match body.frame().now_or_never() {
-            Some(None) => Some(true),
-            Some(Some(Err(_broken))) => Some(false),
-            Some(Some(Ok(_part))) => body.is_end_stream().then_some(true),
-            None => None,
-        };
-        if let Some(is_read) = ended {
-            return is_read;
-        }
-        yield_now().await;
-    }
-    false
+    memory::drop_unread(head);
+    let all = config.server.max_body_memory;
+    let mut permit = config.memory.body(all, caller, (MAX_DRAINED, Some(length)));
+    let reading = collect(body, MAX_DRAINED, &mut permit);
+    timeout(MAX_DRAIN_TIME, reading).await.ok()?.ok()
 }
 
 fn unreadable(error: &(dyn Error + 'static), limit: usize) -> Problem {
@@ -197,6 +215,8 @@ fn too_large(limit: usize) -> Problem {
 
 #[cfg(test)]
 mod tests {
+    use futures_util::FutureExt;
+
     use super::*;
 
     #[test]
@@ -252,7 +272,7 @@ mod tests {
     #[tokio::test]
     async fn body_holds_memory_for_what_has_arrived() {
         let memory = memory::RequestMemory::default();
-        let caller = crate::store::Caller::Member("ann".into());
+        let caller = Caller::Member("ann".into());
         let mut permit = memory.body(1 << 20, &caller, (100_000, None));
         let (parts, received) = tokio::sync::mpsc::channel::<Result<_, std::io::Error>>(1);
         let stream = futures_util::stream::unfold(received, |mut received| async {

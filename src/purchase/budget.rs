@@ -20,7 +20,7 @@ use crate::problem::{
 };
 use crate::store::{
     self, AccountBinding, AccountStatus, CreditWatermark, Digest, DuplicateCheck, ExistingPurchase,
-    Job, KeptReply, OverBudget, Precondition, PurchaseId, RecentRefusals, RefusalKey, Reservation,
+    Job, KeptReply, OverBudget, Precondition, PurchaseId, RecentRefusals, Reservation,
     ReserveError, ScopeKind, Settlement, Store,
 };
 use crate::sync::lock;
@@ -75,7 +75,7 @@ impl Hold {
             Ok(held) => held,
             Err(error) => {
                 return not_held(error, purchase, binding)
-                    .inspect_err(|_| record_refusal(refusals, fingerprint));
+                    .inspect_err(|_| record_refusal(refusals, purchase, fingerprint));
             }
         };
         // It may have waited for a purchase that was not sent after all.
@@ -126,7 +126,7 @@ impl Hold {
             Charge::Unknown => Settlement::Unknown,
         };
         if charge == Charge::Free {
-            record_refusal(&self.context.refusals, self.fingerprint);
+            record_refusal(&self.context.refusals, &self.purchase, self.fingerprint);
         }
         let ledger = &self.context.ledger;
         let settled = ledger.settle(self.purchase.id, settlement.clone()).await;
@@ -250,9 +250,13 @@ impl Drop for Hold {
 }
 
 /// Remembers a free refusal, so that its retry does not join an earlier purchase.
-fn record_refusal(refusals: &RecentRefusals, fingerprint: Option<Digest>) {
+fn record_refusal(
+    refusals: &RecentRefusals,
+    purchase: &PurchaseRequest,
+    fingerprint: Option<Digest>,
+) {
     if let Some(fingerprint) = fingerprint {
-        refusals.record(RefusalKey::Fingerprint(fingerprint));
+        refusals.record(&purchase.caller, fingerprint);
     }
 }
 
@@ -315,7 +319,8 @@ pub(super) fn reservation(
                 fingerprint,
                 within: look_back(*is_retry, terms, service),
                 clock_skew: terms.dedupe_window,
-                delivered_since: is_retry.then(|| refusals.last(&purchase.caller, &fingerprint)),
+                delivered_since: is_retry
+                    .then(|| refusals.last(&[fingerprint]).max(purchase.refused_at)),
             })
         }
     };

@@ -157,6 +157,8 @@ pub struct PurchaseRequest {
     pub session: Session,
     pub order: Checked<Order>,
     pub dedupe_by: DedupeBy,
+    /// Of a retry: when the request may last have been refused before its order was read.
+    pub refused_at: Duration,
     /// The ledger's name when the request was checked. If the ledger has another one when the price is
     /// held, it may have lost the purchase that this one repeats.
     pub ledger: Option<Arc<str>>,
@@ -204,6 +206,7 @@ impl PurchaseRequest {
             session: Session::default(),
             order,
             dedupe_by,
+            refused_at: Duration::ZERO,
             ledger: None,
             replay_or: None,
             waiters: Waiters::default(),

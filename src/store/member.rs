@@ -1,6 +1,5 @@
 //! Callers, members and their logins, and recent refusals.
 
-use std::collections::{HashMap, VecDeque};
 use std::fmt::{self, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::{Arc, Mutex};
@@ -11,7 +10,7 @@ use crate::contract::member::{LimitChange, Role};
 use crate::contract::money::SpendLimit;
 use crate::contract::selection::Selection;
 use crate::decimal;
-use crate::sync::lock;
+use crate::sync::{Notes, lock};
 
 /// The identity that limits, budgets, idempotency keys and jobs belong to.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -195,28 +194,13 @@ impl MemberChange {
     }
 }
 
-const MAX_REFUSALS: usize = 10_000;
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum RefusalKey {
-    Caller(Caller),
-    Fingerprint(Digest),
-}
-
-/// Recent refusals that cost nothing, kept in memory.
+/// Recent refusals that cost nothing, by a digest of the request, kept in memory.
 ///
-/// A request without an entry counts as refused when the newest dropped entry was. At start, every
-/// request counts as just refused, because requests failed while no server was running.
+/// At start, every request counts as just refused, because requests failed while no server was running.
 pub struct RecentRefusals {
     clock: Clock,
-    log: Mutex<RefusalLog>,
-}
-
-struct RefusalLog {
-    last: HashMap<RefusalKey, Duration>,
-    /// Entries in the order in which they were recorded. A repeated one is in it more than once.
-    order: VecDeque<(RefusalKey, Duration)>,
-    forgotten_until: Duration,
+    started_at: Duration,
+    last: Mutex<Notes<Caller, Digest, Duration>>,
 }
 
 impl fmt::Debug for RecentRefusals {
@@ -227,30 +211,20 @@ impl fmt::Debug for RecentRefusals {
 
 impl RecentRefusals {
     pub fn new(clock: Clock) -> Self {
-        let (last, order, forgotten_until) = (HashMap::new(), VecDeque::new(), clock());
-        Self { clock, log: Mutex::new(RefusalLog { last, order, forgotten_until }) }
+        let started_at = clock();
+        Self { clock, started_at, last: Mutex::default() }
     }
 
-    pub fn record(&self, of: RefusalKey) {
+    pub fn record(&self, caller: &Caller, of: Digest) {
         let now = (self.clock)();
-        let mut log = lock(&self.log);
-        log.last.insert(of.clone(), now);
-        log.order.push_back((of, now));
-        while log.order.len() > MAX_REFUSALS {
-            let Some((of, at)) = log.order.pop_front() else { return };
-            if log.last.get(&of) == Some(&at) {
-                log.last.remove(&of);
-                log.forgotten_until = log.forgotten_until.max(at);
-            }
-        }
+        lock(&self.last).insert(caller, of, now);
     }
 
-    /// Returns when this request, or any request of its caller, may last have been refused.
-    pub fn last(&self, caller: &Caller, fingerprint: &Digest) -> Duration {
-        let log = lock(&self.log);
-        let keys = [RefusalKey::Caller(caller.clone()), RefusalKey::Fingerprint(*fingerprint)];
-        let last = keys.iter().filter_map(|key| log.last.get(key)).max();
-        last.copied().unwrap_or_default().max(log.forgotten_until)
+    /// Returns when a request with one of these digests may last have been refused.
+    pub fn last(&self, of: &[Digest]) -> Duration {
+        let last = lock(&self.last);
+        let last = of.iter().filter_map(|of| last.get(of)).max().copied();
+        last.unwrap_or_default().max(self.started_at)
     }
 }
 
@@ -282,56 +256,18 @@ mod tests {
         }
     }
 
-    const SECOND: Duration = Duration::from_secs(1);
-
-    fn caller(number: u8) -> Caller {
-        Caller::Address([192, 0, 2, number].into())
-    }
-
-    /// Refusals with a clock that the test sets.
-    struct TestRefusals(RecentRefusals, Arc<Mutex<Duration>>);
-
-    impl TestRefusals {
-        fn new(now: Duration) -> Self {
-            let time = Arc::new(Mutex::new(now));
-            let read = Arc::clone(&time);
-            Self(RecentRefusals::new(Arc::new(move || *lock(&read))), time)
-        }
-
-        fn record(&self, of: RefusalKey, now: Duration) {
-            *lock(&self.1) = now;
-            self.0.record(of);
-        }
-    }
-
     #[test]
-    fn refusal_matches_its_caller_or_its_fingerprint_only() {
-        let refusals = TestRefusals::new(SECOND);
-        refusals.record(RefusalKey::Caller(caller(1)), 5 * SECOND);
-        refusals.record(RefusalKey::Fingerprint([2; 32]), 7 * SECOND);
-        refusals.record(RefusalKey::Fingerprint([3; 32]), 3 * SECOND);
-        for (number, print, last) in [(1, 1, 5), (1, 2, 7), (1, 3, 5), (2, 3, 3), (2, 1, 1)] {
-            assert_eq!(
-                refusals.0.last(&caller(number), &[print; 32]),
-                SECOND * last,
-                "{number} {print}"
-            );
+    fn refusal_matches_its_digest_only_and_a_start_matches_all() {
+        let time = Arc::new(Mutex::new(Duration::from_secs(1)));
+        let read = Arc::clone(&time);
+        let refusals = RecentRefusals::new(Arc::new(move || *lock(&read)));
+        for (of, second) in [(2, 7), (3, 3), (2, 5)] {
+            *lock(&time) = Duration::from_secs(second);
+            refusals.record(&Caller::Member("ann".into()), [of; 32]);
         }
-    }
-
-    #[test]
-    fn dropped_refusals_apply_to_all_callers_and_memory_is_bounded() {
-        let refusals = TestRefusals::new(Duration::ZERO);
-        refusals.record(RefusalKey::Caller(caller(1)), 2 * SECOND);
-        // One that repeats pushes the others out, and is not dropped itself.
-        for second in 0..MAX_REFUSALS as u32 {
-            assert_eq!(refusals.0.last(&caller(2), &[2; 32]), Duration::ZERO);
-            refusals.record(RefusalKey::Fingerprint([1; 32]), SECOND * (3 + second));
+        for (of, last) in [(&[1][..], 1), (&[2], 5), (&[3], 3), (&[1, 2, 3], 5), (&[], 1)] {
+            let digests: Vec<_> = of.iter().map(|of| [*of; 32]).collect();
+            assert_eq!(refusals.last(&digests), Duration::from_secs(last), "{of:?}");
         }
-        assert_eq!(refusals.0.last(&caller(2), &[2; 32]), 2 * SECOND);
-        refusals.record(RefusalKey::Fingerprint([1; 32]), 90_000 * SECOND);
-        assert_eq!(refusals.0.last(&caller(2), &[2; 32]), 2 * SECOND);
-        let log = refusals.0.log.lock().unwrap();
-        assert_eq!((log.last.len(), log.order.len()), (1, MAX_REFUSALS));
     }
 }

@@ -41,8 +41,8 @@ pub use budgets::{
 };
 pub use handle::{HookFuture, Store, StoreHook, StoreOp};
 pub use member::{
-    Caller, LoginSession, Member, MemberChange, MemberError, RecentRefusals, RefusalKey,
-    SecretRecord, VERSION_POLL_INTERVAL,
+    Caller, LoginSession, Member, MemberChange, MemberError, RecentRefusals, SecretRecord,
+    VERSION_POLL_INTERVAL,
 };
 pub use model::{
     AccountCheck, AccountLimit, AccountStatus, Checkpoint, Clock, CreditWatermark, DedupeKey,

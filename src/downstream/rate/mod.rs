@@ -16,9 +16,9 @@ use super::Call;
 use super::route::Class;
 use crate::clock;
 use crate::config::LimitsConfig;
-use crate::problem::{OVERLOADED, Problem, RATE_LIMITED, REQUEST_TIMEOUT};
+use crate::problem::{Problem, RATE_LIMITED};
 use crate::response::Response;
-use crate::store::{Caller, RecentRefusals, RefusalKey};
+use crate::store::{Caller, Digest, RecentRefusals};
 use crate::sync::{self, KeyedLimit};
 
 /// Concurrent uploads per caller.
@@ -52,8 +52,18 @@ impl Limiter {
         }
     }
 
-    fn note_refusal(&self, caller: &Caller) {
-        self.refusals.record(RefusalKey::Caller(caller.clone()));
+    /// Remembers that a purchase was refused for free before its order was known.
+    pub fn note_refusal(&self, caller: &Caller, path: &str, refused: Refused<'_>) {
+        self.refusals.record(caller, refused.digest(caller, path));
+    }
+
+    /// Returns when the same call may last have been refused so.
+    pub fn last_refusal(&self, call: &Call) -> Duration {
+        let length = call.body.len() as u64;
+        let refused =
+            [Refused::Payload(&call.body), Refused::Unread(Some(length)), Refused::Unread(None)];
+        let digests = refused.map(|refused| refused.digest(&call.caller, call.head.uri.path()));
+        self.refusals.last(&digests)
     }
 
     /// Forgets callers whose full burst is available, and frees their memory.
@@ -81,14 +91,14 @@ impl Limiter {
 
     /// Counts a purchase of a call of the class [`Class::Agent`], which has a slot already.
     pub fn take_purchase(&self, caller: &Caller) -> Result<(), Problem> {
-        self.take(&self.paid, caller, Class::Paid).map(|_remaining| ())
+        take(&self.paid, caller).map(|_remaining| ())
     }
 
     /// Counts a call against the limits of its class. The admission is for [`Limiter::finish`].
     pub fn admit<B>(&self, call: &Call<B>) -> (Admission, Result<(), Problem>) {
         let (caller, class) = (&call.caller, call.route.class);
         let Some(bucket) = self.bucket(class) else { return (Admission::default(), Ok(())) };
-        let remaining = match self.take(bucket, caller, class) {
+        let remaining = match take(bucket, caller) {
             Ok(remaining) => remaining,
             Err(refusal) => {
                 return (Admission { taken: Some((class, 0)), slot: None }, Err(refusal));
@@ -105,31 +115,11 @@ impl Limiter {
         let admitted = match (limit, &slot) {
             (Some((_, max)), None) => {
                 let detail = format!("at most {max} concurrent calls");
-                Err(self.refusal((caller, class), detail, Duration::from_secs(1)))
+                Err(rate_limited(detail, Duration::from_secs(1)))
             }
             _ => Ok(()),
         };
         (Admission { taken: Some((class, remaining)), slot }, admitted)
-    }
-
-    fn take(&self, bucket: &Bucket, caller: &Caller, class: Class) -> Result<u32, Problem> {
-        bucket.take(caller).map_err(|wait| {
-            let Bucket { burst, interval, .. } = bucket;
-            let detail = format!("at most {burst} calls at once, then one every {interval:?}");
-            self.refusal((caller, class), detail, wait)
-        })
-    }
-
-    fn refusal(
-        &self,
-        (caller, class): (&Caller, Class),
-        detail: String,
-        wait: Duration,
-    ) -> Problem {
-        if class == Class::Paid {
-            self.note_refusal(caller);
-        }
-        Problem::new(&RATE_LIMITED).detail(detail).retry_after(wait)
     }
 
     fn bucket(&self, class: Class) -> Option<&Bucket> {
@@ -143,13 +133,6 @@ impl Limiter {
     /// Adds the rate limit headers, and holds the caller's slot until the body is written.
     pub fn finish(&self, admission: Admission, mut response: Response) -> Response {
         if let Some(slot) = admission.slot {
-            // SDKs retry these, possibly before the body was read.
-            let retried = [&REQUEST_TIMEOUT, &OVERLOADED];
-            let problem = response.extensions().get::<Problem>();
-            let is_paid = matches!(admission.taken, Some((Class::Paid, _)));
-            if is_paid && problem.is_some_and(|problem| retried.contains(&problem.kind())) {
-                self.note_refusal(&slot.key);
-            }
             response = response.map(|body| body.with_guard(slot));
         }
         if let Some((class, remaining)) = admission.taken
@@ -158,6 +141,39 @@ impl Limiter {
             bucket.set_headers(remaining, response.headers_mut());
         }
         response
+    }
+}
+
+fn take(bucket: &Bucket, caller: &Caller) -> Result<u32, Problem> {
+    bucket.take(caller).map_err(|wait| {
+        let Bucket { burst, interval, .. } = bucket;
+        rate_limited(format!("at most {burst} calls at once, then one every {interval:?}"), wait)
+    })
+}
+
+fn rate_limited(detail: String, wait: Duration) -> Problem {
+    Problem::new(&RATE_LIMITED).detail(detail).retry_after(wait)
+}
+
+/// What is known of the body of a refused purchase.
+pub enum Refused<'a> {
+    Payload(&'a [u8]),
+    /// Its length, if the request says it.
+    Unread(Option<u64>),
+}
+
+impl Refused<'_> {
+    fn digest(&self, caller: &Caller, path: &str) -> Digest {
+        let (length, payload) = match *self {
+            Self::Payload(payload) => (String::new(), payload),
+            Self::Unread(length) => (format!("{length:?}"), &[][..]),
+        };
+        let mut hasher = blake3::Hasher::new();
+        for part in [caller.name().as_bytes(), path.as_bytes(), length.as_bytes(), payload] {
+            hasher.update(&(part.len() as u64).to_le_bytes());
+            hasher.update(part);
+        }
+        *hasher.finalize().as_bytes()
     }
 }
 

@@ -87,6 +87,61 @@ fn refusal_after_the_body_concerns_retries_of_that_prompt_only() {
     }
 }
 
+/// Sends until the caller's limit refuses it.
+fn exceed_the_limit(gate: &Gate, body: &str) {
+    until("the limit refuses a call", || send(gate, 0, body).status == 429);
+}
+
+/// Waits until the caller may call again.
+fn wait_for_room(gate: &Gate) {
+    until("the limit admits a call", || {
+        let me = gate.get("/bff/me");
+        me.status == 200 && me.json()["limits"]["left"] != 0
+    });
+}
+
+const ONE_A_SECOND: &str = "limits = { requests = 3600, seconds = 3600, burst = 1 }";
+
+#[test]
+fn limit_that_refuses_another_prompt_does_not_make_a_retry_buy_again() {
+    for store in STORES {
+        // One of the same length, and one that is not read when it is refused.
+        let long = "x".repeat(20_000);
+        for other in ["world", &long] {
+            let other = CHAT.replace("hello", other);
+            let upstream =
+                Upstream::start(|received| Reply::chat(&format!("answer {}", received.number)));
+            let gate = Gate::start(&upstream, &format!("{store}\n{ONE_A_SECOND}"));
+            let first = send(&gate, 0, CHAT);
+            assert_eq!(first.status, 200, "{store}");
+            exceed_the_limit(&gate, &other);
+            let bought = upstream.charges().len();
+            wait_for_room(&gate);
+            let again = send(&gate, 1, CHAT);
+            assert!(again.is_replay(), "{store} {}: {}", other.len(), again.text());
+            assert_eq!((again.body, upstream.charges().len()), (first.body, bought), "{store}");
+        }
+    }
+}
+
+#[test]
+fn retry_of_a_prompt_that_the_limit_refused_is_bought() {
+    for store in STORES {
+        for body in [CHAT.to_owned(), CHAT.replace("hello", &"x".repeat(20_000))] {
+            let upstream =
+                Upstream::start(|received| Reply::chat(&format!("answer {}", received.number)));
+            let gate = Gate::start(&upstream, &format!("{store}\n{ONE_A_SECOND}"));
+            assert_eq!(send(&gate, 0, &body).status, 200, "{store}");
+            exceed_the_limit(&gate, &body);
+            let bought = upstream.charges().len();
+            wait_for_room(&gate);
+            let again = send(&gate, 1, &body);
+            assert_eq!((again.status, again.is_replay()), (200, false), "{store}");
+            assert_eq!(upstream.charges().len(), bought + 1, "{store} {}", body.len());
+        }
+    }
+}
+
 #[test]
 fn marked_retry_across_a_restart_joins_only_what_was_not_delivered() {
     let latch = Latch::new();
