@@ -25,6 +25,7 @@ use crate::store::{
 };
 use crate::sync::lock;
 use crate::upstream::{Abort, Authorization, BeforeSend, GatewayReply, Slot};
+use crate::validate::Order;
 
 /// How long SDKs may wait before they retry: ten minutes for a reply, then `Retry-After`.
 const RETRY_WINDOW: Duration = Duration::from_secs(15 * 60);
@@ -59,12 +60,16 @@ impl Hold {
         context: &Arc<PurchaseContext>,
         purchase: &Arc<PurchaseRequest>,
         awaited: Option<PurchaseId>,
+        is_separate: bool,
     ) -> Result<Placed, Problem> {
         let PurchaseContext { ledger, rate_limit, refusals, binding, terms, .. } = &**context;
         let mut reservation = reservation(purchase, terms, refusals);
         reservation.requires.earlier = awaited;
-        let fingerprint = match &reservation.dedupe_key {
-            store::DedupeKey::Fingerprint(check) => Some(check.fingerprint),
+        let fingerprint = match &mut reservation.dedupe_key {
+            store::DedupeKey::Fingerprint(check) => {
+                check.is_separate = is_separate;
+                Some(check.fingerprint)
+            }
             store::DedupeKey::IdempotencyKey { .. } | store::DedupeKey::Quote { .. } => None,
         };
         // A purchase that has waited for an earlier one takes its turn in the queue.
@@ -94,8 +99,9 @@ impl Hold {
     }
 
     pub(super) fn delivery(&self) -> Option<Delivery> {
-        let ledger = &self.context.ledger;
-        self.fingerprint.map(|_| Delivery { ledger: ledger.clone(), id: self.purchase.id })
+        let PurchaseContext { ledger, running, .. } = &*self.context;
+        self.fingerprint
+            .map(|_| Delivery::new(ledger.clone(), self.purchase.id, running.abandoned.clone()))
     }
 
     /// Returns how long the purchase has waited, and how long the gateway has had it.
@@ -292,35 +298,30 @@ pub(super) fn reservation(
     let order = purchase.order.get();
     let caller = purchase.caller.name();
     let service = order.service;
-    let route = match service {
-        Service::Chat | Service::Video => service.name(),
-        // The path: a key is unique per endpoint.
-        Service::Other => &*order.model,
-    };
-    // An anonymous caller's address may change, so its key alone identifies the purchase.
-    let namespace = purchase.caller.namespace(&caller);
-    let key_digest = |key: &str| digest(&[namespace.as_bytes(), route.as_bytes(), key.as_bytes()]);
     let dedupe_key = match &purchase.dedupe_by {
         DedupeBy::IdempotencyKey(key) => store::DedupeKey::IdempotencyKey {
-            key: key_digest(key),
+            key: key_digest(purchase, key),
             payload: digest(&[&order.body]),
         },
         DedupeBy::Quote(keys) => {
-            let mut keys = keys.iter().map(|key| key_digest(key));
+            let mut keys = keys.iter().map(|key| key_digest(purchase, key));
             store::DedupeKey::Quote {
                 key: keys.next().unwrap_or_default(),
                 others: keys.collect(),
                 payload: digest(&[&order.body]),
             }
         }
-        DedupeBy::Fingerprint { is_retry } => {
+        DedupeBy::Fingerprint => {
+            let route = route(order);
             let fingerprint = digest(&[caller.as_bytes(), route.as_bytes(), &order.body]);
+            let is_retry = purchase.is_retry();
             store::DedupeKey::Fingerprint(DuplicateCheck {
                 fingerprint,
-                within: look_back(*is_retry, terms, service),
+                within: look_back(is_retry, terms, service),
                 clock_skew: terms.dedupe_window,
                 delivered_since: is_retry
                     .then(|| refusals.last(&[fingerprint]).max(purchase.refused_at)),
+                is_separate: false,
             })
         }
     };
@@ -339,6 +340,23 @@ pub(super) fn reservation(
         budgets,
         replay_only: purchase.replay_or.is_some(),
         requires: Precondition { name: purchase.ledger.clone(), earlier: None },
+    }
+}
+
+/// Returns the digest of a key, which is unique per caller and endpoint.
+fn key_digest(purchase: &PurchaseRequest, key: &str) -> Digest {
+    let caller = purchase.caller.name();
+    // An anonymous caller's address may change, so its key alone identifies the purchase.
+    let namespace = purchase.caller.namespace(&caller);
+    let route = route(purchase.order.get());
+    digest(&[namespace.as_bytes(), route.as_bytes(), key.as_bytes()])
+}
+
+fn route(order: &Order) -> &str {
+    match order.service {
+        Service::Chat | Service::Video => order.service.name(),
+        // The path.
+        Service::Other => &order.model,
     }
 }
 

@@ -3,6 +3,7 @@
 //! SDKs and browsers retry a lost POST on their own, mostly without a key. The ledger recognises
 //! duplicates when it holds the price.
 
+use std::collections::VecDeque;
 use std::pin::pin;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -30,6 +31,8 @@ use crate::sync::{Bounds, FastMap, KeyedLimit, KeyedPermit, lock};
 
 const RETRY_AFTER: Duration = Duration::from_secs(5);
 
+const MAX_ABANDONED: usize = 1_000;
+
 const MAX_REPLAYS: usize = 64 << 20;
 /// A caller's part of it, and the part that is kept for replies of up to `MEDIUM_REPLY`.
 const REPLAY_SHARE: usize = MAX_REPLAYS / 8;
@@ -38,13 +41,42 @@ const MEDIUM_REPLY: usize = 256 << 10;
 const SMALL_REPLY: usize = 16 << 10;
 
 /// The running purchases of this process, and the memory for replays; shared by all cores.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 pub struct RunningPurchases {
     calls: Arc<Mutex<FastMap<PurchaseId, RunningPurchase>>>,
     /// By site: an IPv6 network may be any number of callers.
     replays: Arc<KeyedLimit<Caller>>,
     /// Notifies all who wait, so that a small reply does not wait behind a large one.
     replay_ended: Arc<Notify>,
+    pub(super) abandoned: Abandoned,
+    /// Earlier purchases are of an earlier process, or of another server.
+    since: PurchaseId,
+}
+
+impl Default for RunningPurchases {
+    fn default() -> Self {
+        Self {
+            calls: Arc::default(),
+            replays: Arc::default(),
+            replay_ended: Arc::default(),
+            abandoned: Abandoned::default(),
+            since: PurchaseId::generate(),
+        }
+    }
+}
+
+/// The latest purchases whose clients disconnected before they had the reply.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Abandoned(Arc<Mutex<VecDeque<PurchaseId>>>);
+
+impl Abandoned {
+    pub(super) fn push(&self, id: PurchaseId) {
+        let mut ids = lock(&self.0);
+        ids.push_back(id);
+        if ids.len() > MAX_ABANDONED {
+            ids.pop_front();
+        }
+    }
 }
 
 struct RunningPurchase {
@@ -67,6 +99,26 @@ impl RunningPurchases {
         let call = calls.get_mut(&id)?;
         call.waiters.merge(waiters);
         Some(call.outcome.get_or_insert_default().subscribe())
+    }
+
+    /// Returns whether a call that is no retry, by its own words, only looks like an earlier purchase: a
+    /// client still waits for that one.
+    pub(super) fn is_separate(
+        &self,
+        purchase: &PurchaseRequest,
+        earlier: &ExistingPurchase,
+    ) -> bool {
+        purchase.attempt == Some(0)
+            && purchase.dedupe_by == DedupeBy::Fingerprint
+            && earlier.state != PurchaseState::Unknown
+            && !self.is_abandoned(earlier.id)
+    }
+
+    fn is_abandoned(&self, id: PurchaseId) -> bool {
+        match lock(&self.calls).get(&id) {
+            Some(call) => !call.waiters.any(),
+            None => id < self.since || lock(&self.abandoned.0).contains(&id),
+        }
     }
 
     pub fn ids(&self) -> Vec<PurchaseId> {
@@ -164,7 +216,7 @@ pub(super) async fn answer_duplicate(
         PurchaseState::Charged | PurchaseState::Released | PurchaseState::Unknown => {
             let how = match purchase.dedupe_by {
                 DedupeBy::IdempotencyKey(_) | DedupeBy::Quote(_) => "kept",
-                DedupeBy::Fingerprint { .. } => "deduped",
+                DedupeBy::Fingerprint => "deduped",
             };
             (how, replay(context, purchase, earlier, give_up).await)
         }
@@ -236,8 +288,8 @@ async fn replay(
         },
         cost,
         is_replay: true,
-        delivery: matches!(purchase.dedupe_by, DedupeBy::Fingerprint { .. })
-            .then(|| Delivery { ledger: context.ledger.clone(), id }),
+        delivery: (purchase.dedupe_by == DedupeBy::Fingerprint)
+            .then(|| Delivery::new(context.ledger.clone(), id, context.running.abandoned.clone())),
         timing: None,
     })
 }

@@ -11,6 +11,7 @@ mod tests;
 mod waiters;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -36,7 +37,7 @@ use crate::upstream::rate_limit::RateLimit;
 use crate::upstream::{GatewayReply, GatewayService};
 use crate::validate::{Checked, Order};
 use budget::{Hold, Placed};
-use idempotency::RunningPurchases;
+use idempotency::{Abandoned, RunningPurchases};
 use send::Charge;
 
 type Outcome = Result<Receipt, Problem>;
@@ -100,7 +101,7 @@ impl Purchases {
     async fn complete(&self, purchase: &Arc<PurchaseRequest>) -> Outcome {
         let PurchaseContext { running, binding, jobs, terms, .. } = &*self.context;
         let give_up = clock::now() + terms.join_timeout;
-        let mut awaited = None;
+        let (mut awaited, mut is_separate) = (None, false);
         // Give the gateway a moment to report its account and balance.
         binding.wait_for_check().await;
         // Hold: one ledger step finds duplicates, checks budgets and balance, and holds the price.
@@ -108,11 +109,15 @@ impl Purchases {
         let (open, hold) = loop {
             // Registered first, so that a duplicate found in the ledger finds it running.
             let open = running.register(purchase);
-            match Hold::place(&self.context, purchase, awaited).await {
+            match Hold::place(&self.context, purchase, awaited, is_separate).await {
                 Err(problem) => return open.publish(Err(problem)),
                 Ok(Placed::Held(hold)) => break (open, hold),
                 Ok(Placed::Duplicate(earlier)) => {
                     drop(open);
+                    if !is_separate && running.is_separate(purchase, &earlier) {
+                        is_separate = true;
+                        continue;
+                    }
                     awaited = Some(earlier.id);
                     let answer =
                         idempotency::answer_duplicate(&self.context, purchase, earlier, give_up);
@@ -157,6 +162,8 @@ pub struct PurchaseRequest {
     pub session: Session,
     pub order: Checked<Order>,
     pub dedupe_by: DedupeBy,
+    /// The number of the attempt, from 0, if the client says it. OpenAI's SDKs do.
+    pub attempt: Option<u32>,
     /// Of a retry: when the request may last have been refused before its order was read.
     pub refused_at: Duration,
     /// The ledger's name when the request was checked. If the ledger has another one when the price is
@@ -174,8 +181,8 @@ pub enum DedupeBy {
     IdempotencyKey(Box<str>),
     /// The key of a quote, and then those of the same order's other quotes.
     Quote(Box<[Box<str>]>),
-    /// The same caller, endpoint and body. OpenAI's SDKs mark their retries.
-    Fingerprint { is_retry: bool },
+    /// The same caller, endpoint and body.
+    Fingerprint,
 }
 
 /// The state of an earlier purchase that a caller can ask for again.
@@ -199,6 +206,10 @@ impl EarlierPurchase {
 }
 
 impl PurchaseRequest {
+    fn is_retry(&self) -> bool {
+        self.attempt.is_some_and(|attempt| attempt > 0)
+    }
+
     pub fn new(caller: Caller, order: Checked<Order>, dedupe_by: DedupeBy) -> Self {
         Self {
             id: PurchaseId::generate(),
@@ -206,6 +217,7 @@ impl PurchaseRequest {
             session: Session::default(),
             order,
             dedupe_by,
+            attempt: None,
             refused_at: Duration::ZERO,
             ledger: None,
             replay_or: None,
@@ -308,14 +320,35 @@ impl Receipt {
     }
 }
 
+/// The delivery of a reply to one of its clients.
 #[derive(Clone, Debug)]
-pub struct Delivery {
+pub struct Delivery(Arc<Undelivered>);
+
+/// If it is dropped before the reply was delivered, nobody waits for the purchase any more.
+#[derive(Debug)]
+struct Undelivered {
     ledger: Store,
     id: PurchaseId,
+    is_delivered: AtomicBool,
+    abandoned: Abandoned,
 }
 
 impl Delivery {
+    fn new(ledger: Store, id: PurchaseId, abandoned: Abandoned) -> Self {
+        let is_delivered = AtomicBool::new(false);
+        Self(Arc::new(Undelivered { ledger, id, is_delivered, abandoned }))
+    }
+
     pub fn record(&self) {
-        self.ledger.mark_delivered(self.id);
+        self.0.is_delivered.store(true, Ordering::Relaxed);
+        self.0.ledger.mark_delivered(self.0.id);
+    }
+}
+
+impl Drop for Undelivered {
+    fn drop(&mut self) {
+        if !*self.is_delivered.get_mut() {
+            self.abandoned.push(self.id);
+        }
     }
 }

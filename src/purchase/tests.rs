@@ -56,7 +56,7 @@ where
 
 /// A video without an idempotency key.
 pub(super) fn purchase() -> PurchaseRequest {
-    video(DedupeBy::Fingerprint { is_retry: false })
+    video(DedupeBy::Fingerprint)
 }
 
 /// A video with an idempotency key, the same each time.

@@ -42,7 +42,7 @@ use crate::media::Videos;
 use crate::people::People;
 use crate::problem::{PURCHASE_NOT_FOUND, Problem};
 use crate::purchase::ledger_name::LedgerName;
-use crate::purchase::{DedupeBy, PurchaseRequest, Purchases, Receipt};
+use crate::purchase::{PurchaseRequest, Purchases, Receipt};
 use crate::redact::Redactor;
 use crate::reports::Reports;
 use crate::reports::me::MeReport;
@@ -113,15 +113,12 @@ impl HandlerContext {
         };
         let purchase = PurchaseRequest::new(self.call.caller.clone(), order, dedupe_by);
         let (id, ledger) = (self.call.id.purchase(), Some(Arc::clone(ledger)));
-        let refused_at = match purchase.dedupe_by {
-            DedupeBy::Fingerprint { is_retry: true } => {
-                self.handlers.me.limiter.last_refusal(&self.call)
-            }
-            DedupeBy::Fingerprint { is_retry: false }
-            | DedupeBy::IdempotencyKey(_)
-            | DedupeBy::Quote(_) => Duration::ZERO,
-        };
-        Ok(PurchaseRequest { id, session, refused_at, ledger, replay_or, ..purchase })
+        let attempt = purchases::attempt(headers);
+        let limiter = &self.handlers.me.limiter;
+        let refused_at = attempt
+            .filter(|attempt| *attempt > 0)
+            .map_or(Duration::ZERO, |_| limiter.last_refusal(&self.call));
+        Ok(PurchaseRequest { id, session, attempt, refused_at, ledger, replay_or, ..purchase })
     }
 
     async fn buy(&self, order: Checked<Order>) -> Result<Receipt, Problem> {

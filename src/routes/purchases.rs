@@ -13,8 +13,8 @@ use crate::response::{self, Response};
 use crate::validate::IgnoredFields;
 
 const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
-/// Set by OpenAI's SDKs on retries.
-const SDK_RETRY_COUNT: HeaderName = HeaderName::from_static("x-stainless-retry-count");
+/// How many attempts came before. OpenAI's SDKs set it.
+const RETRY_COUNT: HeaderName = HeaderName::from_static("x-stainless-retry-count");
 const MAX_KEY_LEN: usize = 255;
 const TOLLGATE_COST: HeaderName = HeaderName::from_static("tollgate-cost");
 const TOLLGATE_IGNORED: HeaderName = HeaderName::from_static("tollgate-ignored");
@@ -24,14 +24,15 @@ pub(super) const TOLLGATE_LEDGER: HeaderName = HeaderName::from_static("tollgate
 /// misspelled one cannot buy.
 pub(super) const TOLLGATE_REPLAY: HeaderName = HeaderName::from_static("tollgate-replay");
 
-/// Reads the `Idempotency-Key`, where `"k"` and `k` are equal, or the SDK's retry mark.
+/// Returns the number of the attempt, from 0, if the client says it.
+pub(super) fn attempt(headers: &HeaderMap) -> Option<u32> {
+    headers.get(RETRY_COUNT)?.to_str().ok()?.trim().parse().ok()
+}
+
+/// Reads the `Idempotency-Key`, where `"k"` and `k` are equal.
 pub(super) fn dedupe_key(headers: &HeaderMap) -> Result<DedupeBy, Problem> {
     let mut keys = headers.get_all(IDEMPOTENCY_KEY).iter();
-    let Some(first) = keys.next() else {
-        let count = headers.get(SDK_RETRY_COUNT).and_then(|count| count.to_str().ok());
-        let count = count.and_then(|count| count.trim().parse::<u32>().ok());
-        return Ok(DedupeBy::Fingerprint { is_retry: count.is_some_and(|count| count > 0) });
-    };
+    let Some(first) = keys.next() else { return Ok(DedupeBy::Fingerprint) };
     if keys.next().is_some() {
         return Err(invalid("expected one Idempotency-Key, not several"));
     }
@@ -144,11 +145,15 @@ mod tests {
     }
 
     #[test]
-    fn retry_count_header_marks_sdk_retries() {
-        for (count, is_retry) in [("0", false), ("1", true), ("x", false), ("", false)] {
-            let read = read("x-stainless-retry-count", &[count]);
-            assert_eq!(read, Some(DedupeBy::Fingerprint { is_retry }), "{count:?}");
+    fn retry_count_header_numbers_the_attempts() {
+        for (count, number) in
+            [("0", Some(0)), (" 1 ", Some(1)), ("x", None), ("", None), ("-1", None)]
+        {
+            let headers = HeaderMap::from_iter([(RETRY_COUNT, HeaderValue::from_static(count))]);
+            assert_eq!(attempt(&headers), number, "{count:?}");
+            assert_eq!(dedupe_key(&headers).ok(), Some(DedupeBy::Fingerprint));
         }
+        assert_eq!(attempt(&HeaderMap::new()), None);
     }
 
     proptest! {

@@ -31,14 +31,14 @@ pub(super) fn is_expired(
 }
 
 /// Returns whether a new purchase with the fingerprint of an ended one is its duplicate, because the
-/// caller may not have seen the reply. One that is still running always has duplicates.
+/// caller may not have seen the reply. One that is still running has duplicates unless they are separate.
 pub(super) fn is_duplicate(
     duplicate: &DuplicateCheck,
     (state, ended, is_delivered): (PurchaseState, Duration, bool),
 ) -> bool {
     state == PurchaseState::Unknown
-        || !is_delivered
-        || duplicate.delivered_since.is_some_and(|since| ended >= since)
+        || !duplicate.is_separate
+            && (!is_delivered || duplicate.delivered_since.is_some_and(|since| ended >= since))
 }
 
 /// The limits of a scope, and what it has spent in each limited period.

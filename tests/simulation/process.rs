@@ -107,13 +107,13 @@ impl Process {
 
     pub(crate) fn send(&mut self, client: usize, wish: Wish, manner: Manner) {
         let _entered = self.runtime.enter();
-        let claim = match wish.claim {
-            Asked::Key(key) => DedupeBy::IdempotencyKey(format!("key-{key}").into()),
-            Asked::Fingerprint { is_retry } => DedupeBy::Fingerprint { is_retry },
+        let (claim, attempt) = match wish.claim {
+            Asked::Key(key) => (DedupeBy::IdempotencyKey(format!("key-{key}").into()), None),
+            Asked::Fingerprint { is_retry } => (DedupeBy::Fingerprint, is_retry.then_some(1)),
         };
         let caller = callers()[wish.caller].clone();
         let mut purchase = PurchaseRequest::new(caller, ORDERS[wish.order].clone(), claim);
-        purchase.id = name(client);
+        (purchase.id, purchase.attempt) = (name(client), attempt);
         let purchases = self.purchases.clone();
         let bought = async move { purchases.buy(purchase).await };
         let presence = Presence { world: self.world.clone(), client };

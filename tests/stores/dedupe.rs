@@ -25,6 +25,7 @@ on_every_backend!(
     delivered_reply_is_joined_only_if_later_than_the_last_refusal,
     purchase_that_ended_in_the_future_has_no_duplicate,
     duplicate_joins_an_unknown_purchase_even_if_delivered,
+    separate_purchase_matches_an_unknown_one_only,
     released_purchase_has_no_duplicate,
     purchase_id_is_accepted_once,
     clock_jump_frees_no_key_of_a_sent_purchase,
@@ -210,6 +211,23 @@ async fn duplicate_joins_an_unknown_purchase_even_if_delivered(fixture: Fixture)
         fixture.known(&fixture.duplicate("p", START, false)).await.state,
         PurchaseState::Unknown
     );
+}
+
+async fn separate_purchase_matches_an_unknown_one_only(fixture: Fixture) {
+    let separate = || {
+        let mut reservation = fixture.duplicate("p", START, true);
+        if let DedupeKey::Fingerprint(duplicate) = &mut reservation.dedupe_key {
+            duplicate.is_separate = true;
+        }
+        reservation
+    };
+    let first = fixture.send(&fixture.duplicate("p", START, false)).await;
+    let second = fixture.send(&separate()).await;
+    fixture.settle(first, charged(PRICE, "hello")).await;
+    let third = fixture.send(&separate()).await;
+    fixture.settle(second, Settlement::Unknown).await;
+    assert_eq!(fixture.known(&separate()).await.id, second);
+    assert_eq!(fixture.known(&fixture.duplicate("p", START, false)).await.id, third);
 }
 
 async fn released_purchase_has_no_duplicate(fixture: Fixture) {

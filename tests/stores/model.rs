@@ -68,7 +68,12 @@ type Sent = Option<AccountStatus>;
 enum Claimed {
     Key(u8, u8),
     Quote(u8, Vec<u8>, u8),
-    Fingerprint { fingerprint: u8, window: Duration, delivered: Option<Duration> },
+    Fingerprint {
+        fingerprint: u8,
+        window: Duration,
+        delivered: Option<Duration>,
+        is_separate: bool,
+    },
 }
 
 fn verbs() -> impl Strategy<Value = Verb> {
@@ -88,16 +93,16 @@ fn verbs() -> impl Strategy<Value = Verb> {
         (0..4_u8, 0..2_u8).prop_map(|(key, payload)| Claimed::Key(key, payload)),
         (0..4_u8, vec(0..4_u8, 0..3), 0..2_u8)
             .prop_map(|(key, others, payload)| Claimed::Quote(key, others, payload)),
-        (0..4_u8, 0..60_u64, prop::option::weighted(0.2, 0..60_u64)).prop_map(
-            |(fingerprint, window, delivered)| {
+        (0..4_u8, 0..60_u64, prop::option::weighted(0.2, 0..60_u64), prop::bool::weighted(0.2),)
+            .prop_map(|(fingerprint, window, delivered, is_separate)| {
                 let window = Duration::from_secs(window);
                 Claimed::Fingerprint {
                     fingerprint,
                     window,
                     delivered: delivered.map(Duration::from_secs),
+                    is_separate,
                 }
-            }
-        ),
+            }),
     ];
     let ending = prop_oneof![
         3 => (0..20_u64, prop::option::of("[a-z]{0,30}"), 0..100_u64).prop_map(|(cost, body, keep)| {
@@ -349,12 +354,13 @@ impl All {
                 others: others.iter().map(|key| [*key; 32]).collect(),
                 payload: [payload; 32],
             },
-            Claimed::Fingerprint { fingerprint, window, delivered } => {
+            Claimed::Fingerprint { fingerprint, window, delivered, is_separate } => {
                 DedupeKey::Fingerprint(DuplicateCheck {
                     fingerprint: [fingerprint; 32],
                     within: window,
                     clock_skew: window,
                     delivered_since: delivered.map(|ago| self.oracle.now.saturating_sub(ago)),
+                    is_separate,
                 })
             }
         };

@@ -187,14 +187,14 @@ impl Oracle {
                     _ => false,
                 };
                 let repeats = |entry: &&Entry| match entry.row.ended_at {
-                    None => true,
+                    None => !duplicate.is_separate,
                     Some(ended) => {
                         let is_new = duplicate.delivered_since.is_some_and(|since| ended >= since);
-                        let is_unseen =
-                            !entry.is_delivered || entry.row.state == PurchaseState::Unknown;
+                        let is_unknown = entry.row.state == PurchaseState::Unknown;
                         let (since, until) =
                             (self.now - duplicate.within, self.now + duplicate.clock_skew);
-                        (since..=until).contains(&ended) && (is_unseen || is_new)
+                        let is_likely = !duplicate.is_separate && (!entry.is_delivered || is_new);
+                        (since..=until).contains(&ended) && (is_unknown || is_likely)
                     }
                 };
                 let all = self.entries.iter().enumerate();

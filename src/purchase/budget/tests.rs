@@ -28,7 +28,7 @@ async fn again_after_a_cut(after_authorization: bool) -> Placed {
     let waiting = cut.waiters.add(Session::default());
     timeout(SOON, endless.complete(&cut)).await.expect_err("it has no end");
     drop(waiting);
-    Hold::place(&Arc::new(context), &keyed(), None).await.unwrap()
+    Hold::place(&Arc::new(context), &keyed(), None, false).await.unwrap()
 }
 
 #[tokio::test(start_paused = true)]
@@ -112,8 +112,7 @@ impl Shop {
     /// Whether it was bought, or the reply of what it repeats was given again.
     async fn buys(&self, is_retry: bool, refusal: Option<fn() -> Error>) -> bool {
         let gateway = move |_| std::future::ready(refusal.map_or(Ok(accepted()), |why| Err(why())));
-        let purchase =
-            PurchaseRequest { dedupe_by: DedupeBy::Fingerprint { is_retry }, ..purchase() };
+        let purchase = PurchaseRequest { attempt: is_retry.then_some(1), ..purchase() };
         match purchases(&self.0, gateway).complete(&Arc::new(purchase)).await {
             Ok(receipt) if receipt.is_replay => false,
             Ok(receipt) => {

@@ -63,13 +63,13 @@ macro_rules! reserve {
    ORDER BY array_position($22::bytea[], key) LIMIT 1)
   UNION ALL
   (SELECT 2, number, id, state, price_micros, keep_until, false
-   FROM purchases WHERE fingerprint = $9::bytea AND ended_at IS NULL LIMIT 1)
+   FROM purchases WHERE fingerprint = $9::bytea AND ended_at IS NULL AND NOT $25::boolean LIMIT 1)
   UNION ALL
   (SELECT 3, number, id, state, coalesce(cost_micros, price_micros), keep_until, false
    FROM purchases, t
    WHERE fingerprint = $9::bytea AND ended_at IS NOT NULL
      AND t.now - ended_at <= $10::bigint AND ended_at - t.now <= $11::bigint
-     AND (state = 'unknown' OR NOT delivered OR ended_at >= $12::bigint)
+     AND (state = 'unknown' OR NOT $25::boolean AND (NOT delivered OR ended_at >= $12::bigint))
    ORDER BY ended_at DESC, number DESC LIMIT 1)
   ORDER BY rank LIMIT 1
 ), scopes AS MATERIALIZED (
@@ -150,14 +150,14 @@ FROM verdict, t, today, latest, account LEFT JOIN known ON true"
 
 const RESERVE: &str = reserve!("");
 
-/// The same, and reports the budgets whose spending has reached one of the percentages `$25`, each
+/// The same, and reports the budgets whose spending has reached one of the percentages `$26`, each
 /// once in its period.
 const RESERVE_AND_REPORT: &str = reserve!(concat!(
     ", crossed AS MATERIALIZED (
   SELECT b.kind, b.whose, p.name AS period, p.number, rule.percent, sums.most,
     sums.spent + $6::bigint AS spent,
     concat_ws(' ', b.kind, b.whose, p.name, rule.percent || '% of', sums.most) AS alert
-  FROM made, today, sums, unnest($25::bigint[]) AS rule(percent),
+  FROM made, today, sums, unnest($26::bigint[]) AS rule(percent),
     LATERAL (VALUES (1, 'total', NULL), (2, 'group', $14::text), (3, 'caller', $3::text), (4, 'token', $16::text))
       AS b(rank, kind, whose),
     LATERAL (VALUES (1, 'day', today.day), (2, 'week', today.monday), (3, 'month', today.month), (4, 'ever', 0))
@@ -273,6 +273,7 @@ pub(super) fn step(
         others,
         requires.name.as_deref().map(str::to_owned),
         requires.earlier.map(|earlier| earlier.0),
+        duplicate.is_some_and(|duplicate| duplicate.is_separate),
     );
     if !budgets.thresholds.is_none() {
         reserve.sql = RESERVE_AND_REPORT;

@@ -110,7 +110,14 @@ impl Ledger {
             let Some((state, ended, is_delivered)) = found else {
                 return Ok(ControlFlow::Continue(()));
             };
-            let Some(ended) = ended else { return Ok(ControlFlow::Break(Some(number))) };
+            let Some(ended) = ended else {
+                let is_separate = duplicate.is_separate;
+                return Ok(if is_separate {
+                    ControlFlow::Continue(())
+                } else {
+                    ControlFlow::Break(Some(number))
+                });
+            };
             let is_duplicate = rules::is_duplicate(duplicate, (state, ended, is_delivered));
             if is_duplicate && since <= ended && ended <= until {
                 latest = latest.max(Some((ended, number)));

@@ -1,6 +1,7 @@
 //! Without a key, an identical purchase of the same caller is a repeat while the first runs, and
 //! afterwards where the first reply did not arrive: what stock SDKs and browsers do on their own.
 
+use std::collections::HashSet;
 use std::thread;
 use std::time::Duration;
 
@@ -11,6 +12,8 @@ use crate::support::{CHAT, Ending, Gate, Reply, STORES, Upstream, VIDEO, until};
 
 /// What an SDK says when it sends something again.
 const AGAIN: (&str, &str) = ("x-stainless-retry-count", "1");
+/// What it says the first time.
+const FIRST: (&str, &str) = ("x-stainless-retry-count", "0");
 
 fn chat(gate: &Gate) -> Answer {
     gate.post("/api/v1/chat", CHAT)
@@ -44,6 +47,83 @@ fn concurrent_identical_requests_are_one_purchase() {
         assert!(answers.iter().all(|answer| answer.cost() == Some(3_000_000)));
         assert_eq!(answers.iter().filter(|answer| is_replay(answer)).count(), AT_ONCE - 1);
         assert_eq!(upstream.charges(), [3_000_000], "{store}");
+    }
+}
+
+/// Several samples of one prompt.
+#[test]
+fn parallel_calls_that_are_no_retries_are_separate_purchases() {
+    const AT_ONCE: usize = 8;
+    for store in STORES {
+        let latch = Latch::new();
+        let upstream = Upstream::start(move |received| {
+            Reply::chat(&format!("answer {}", received.number)).when(latch)
+        });
+        let gate = Gate::start(&upstream, store);
+        let mut clients: Vec<_> = (0..AT_ONCE).map(|_| gate.client()).collect();
+        clients.iter_mut().for_each(|client| client.send("POST", "/api/v1/chat", &[FIRST], CHAT));
+        upstream.wait_for(AT_ONCE);
+        latch.open();
+        let answers: Vec<_> = clients.iter_mut().map(Client::answer).collect();
+        assert!(answers.iter().all(|answer| answer.status == 200 && !is_replay(answer)), "{store}");
+        let different: HashSet<_> = answers.iter().map(Answer::text).collect();
+        assert_eq!(different.len(), AT_ONCE, "{store}");
+        assert_eq!(upstream.charges(), [6_000; AT_ONCE], "{store}");
+    }
+}
+
+#[test]
+fn call_that_is_no_retry_is_bought_while_an_earlier_reply_is_being_read() {
+    let upstream = Upstream::start(|_| Reply::chat(&"x".repeat(3_000_000)));
+    for store in STORES {
+        let gate = Gate::start(&upstream, store);
+        let charged = upstream.charges().len();
+        let mut slow = gate.narrow_client();
+        slow.send("POST", "/api/v1/chat", &[FIRST], CHAT);
+        let mut some = [0; 1_000];
+        std::io::Read::read_exact(&mut slow.stream(), &mut some).unwrap();
+        let other = gate.ask("POST", "/api/v1/chat", &[FIRST], CHAT);
+        assert_eq!((other.status, is_replay(&other)), (200, false), "{store}");
+        assert_eq!(upstream.charges().len(), charged + 2, "{store}");
+        drop(slow);
+    }
+}
+
+/// A browser sends a request again with the same headers when its connection dies, and a program may call
+/// again after its SDK has given up.
+#[test]
+fn call_that_nobody_waits_for_any_more_is_joined_by_its_repeat() {
+    for store in STORES {
+        let latches = [Latch::new(), Latch::new()];
+        let upstream =
+            Upstream::start(move |received| Reply::chat("hi").when(latches[received.number]));
+        let gate = Gate::start(&upstream, store);
+        let mut lost = gate.client();
+        lost.send("POST", "/api/v1/chat", &[FIRST], CHAT);
+        upstream.wait_for(1);
+        drop(lost);
+        gate.wait_for_clients(0);
+        let mut client = gate.client();
+        client.send("POST", "/api/v1/chat", &[FIRST], CHAT);
+        gate.catch_up();
+        latches[0].open();
+        let joined = client.answer();
+        assert!(joined.status == 200 && is_replay(&joined), "{store}: {}", joined.text());
+        drop(client);
+        assert_eq!(upstream.charges(), [6_000], "{store}");
+
+        let other = CHAT.replace("hello", "something else");
+        let mut lost = gate.client();
+        lost.send("POST", "/api/v1/chat", &[FIRST], &other);
+        upstream.wait_for(2);
+        drop(lost);
+        gate.wait_for_clients(0);
+        latches[1].open();
+        let row = r#"tollgate_purchases_total{service="chat",outcome="charged"} 2"#;
+        until("the purchase is booked", || gate.metrics().lines().any(|line| line == row));
+        let again = gate.ask("POST", "/api/v1/chat", &[FIRST], &other);
+        assert!(again.status == 200 && is_replay(&again), "{store}: {}", again.text());
+        assert_eq!(upstream.charges(), [6_000; 2], "{store}");
     }
 }
 
