@@ -17,7 +17,7 @@ use http_body_util::BodyExt;
 use http_body_util::combinators::UnsyncBoxBody;
 use serde::Serialize;
 
-use crate::problem::{Problem, SHOULD_RETRY, is_retried_by_sdks};
+use crate::problem::{ATTEMPT_SUPERSEDED, Problem, SHOULD_RETRY, is_retried_by_sdks};
 
 /// The Content-Security-Policy of everything except the page.
 const API_CSP: HeaderValue = HeaderValue::from_static(
@@ -232,7 +232,9 @@ pub fn from_problem(problem: Problem, request_id: &str) -> Response {
 
 /// Keeps OpenAI's SDKs from retrying, unless they should.
 pub fn with_retry_hint(response: Response) -> Response {
-    if is_retried_by_sdks(response.status()) {
+    let problem = response.extensions().get::<Problem>();
+    let is_final = problem.is_some_and(|problem| problem.kind() == &ATTEMPT_SUPERSEDED);
+    if is_retried_by_sdks(response.status()) && !is_final {
         return response;
     }
     with_headers(response, [(SHOULD_RETRY, "false")])

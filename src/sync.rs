@@ -40,6 +40,10 @@ impl<K, N, V> Default for Notes<K, N, V> {
 }
 
 impl<K: Clone + Eq + Hash, N: Copy + Eq + Hash, V> Notes<K, N, V> {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.notes.is_empty()
+    }
+
     pub(crate) fn get(&self, of: &N) -> Option<&V> {
         self.notes.get(of)
     }

@@ -83,8 +83,9 @@ kinds! {
         advice: "Check the request_id: it is in the reply to the order.",
     }
     PURCHASE_NOT_FOUND = NOT_FOUND, "purchase_not_found", charged: No {
-        title: "No such purchase exists; nothing was bought",
-        advice: "To buy it, send it with the same Idempotency-Key and without Tollgate-Replay.",
+        title: "No purchase with this key is known",
+        advice: "To buy it, send it with the same Idempotency-Key, without Tollgate-Replay, and with \
+            X-Stainless-Retry-Count: 1.",
     }
     METHOD_NOT_ALLOWED = METHOD_NOT_ALLOWED, "method_not_allowed", charged: No {
         title: "The path does not support this method",
@@ -97,6 +98,10 @@ kinds! {
     STILL_RUNNING = CONFLICT, "still_running", charged: Unknown {
         title: "The first request with this key is still running",
         advice: "Retry with the same Idempotency-Key. It is not bought twice.",
+    }
+    ATTEMPT_SUPERSEDED = CONFLICT, "attempt_superseded", charged: No {
+        title: "A later attempt with this key was answered before",
+        advice: "Nothing was bought. To buy it now, send X-Stainless-Retry-Count with a higher number than before.",
     }
     LEDGER_CHANGED = PRECONDITION_FAILED, "ledger_changed", charged: No {
         title: "The request names another ledger",

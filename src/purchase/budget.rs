@@ -300,11 +300,11 @@ pub(super) fn reservation(
     let service = order.service;
     let dedupe_key = match &purchase.dedupe_by {
         DedupeBy::IdempotencyKey(key) => store::DedupeKey::IdempotencyKey {
-            key: key_digest(purchase, key),
+            key: key_digest(purchase, &caller, key),
             payload: digest(&[&order.body]),
         },
         DedupeBy::Quote(keys) => {
-            let mut keys = keys.iter().map(|key| key_digest(purchase, key));
+            let mut keys = keys.iter().map(|key| key_digest(purchase, &caller, key));
             store::DedupeKey::Quote {
                 key: keys.next().unwrap_or_default(),
                 others: keys.collect(),
@@ -343,11 +343,10 @@ pub(super) fn reservation(
     }
 }
 
-/// Returns the digest of a key, which is unique per caller and endpoint.
-fn key_digest(purchase: &PurchaseRequest, key: &str) -> Digest {
-    let caller = purchase.caller.name();
+/// Returns the digest of a key, which is unique per caller (of this name) and endpoint.
+pub(super) fn key_digest(purchase: &PurchaseRequest, caller: &str, key: &str) -> Digest {
     // An anonymous caller's address may change, so its key alone identifies the purchase.
-    let namespace = purchase.caller.namespace(&caller);
+    let namespace = purchase.caller.namespace(caller);
     let route = route(purchase.order.get());
     digest(&[namespace.as_bytes(), route.as_bytes(), key.as_bytes()])
 }

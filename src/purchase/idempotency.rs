@@ -14,6 +14,7 @@ use tokio::sync::{Notify, watch};
 use tokio::time::timeout_at;
 use tracing::error;
 
+use super::attempts::Attempts;
 use super::{
     DedupeBy, Delivery, Outcome, Phase, PurchaseContext, PurchaseRequest, Receipt, Waiters,
 };
@@ -21,7 +22,8 @@ use crate::clock::Instant;
 use crate::contract::money::Usd;
 use crate::contract::video::VideoAccepted;
 use crate::problem::{
-    Charged, LEDGER_UNAVAILABLE, OUTCOME_UNKNOWN, OVERLOADED, Problem, STILL_RUNNING,
+    ATTEMPT_SUPERSEDED, Charged, LEDGER_UNAVAILABLE, OUTCOME_UNKNOWN, OVERLOADED, Problem,
+    STILL_RUNNING,
 };
 use crate::store::{
     Caller, EarlierReply, ExistingPurchase, KeptReply, PurchaseId, PurchaseState, Service,
@@ -48,6 +50,7 @@ pub struct RunningPurchases {
     replays: Arc<KeyedLimit<Caller>>,
     /// Notifies all who wait, so that a small reply does not wait behind a large one.
     replay_ended: Arc<Notify>,
+    pub(super) attempts: Attempts,
     pub(super) abandoned: Abandoned,
     /// Earlier purchases are of an earlier process, or of another server.
     since: PurchaseId,
@@ -59,6 +62,7 @@ impl Default for RunningPurchases {
             calls: Arc::default(),
             replays: Arc::default(),
             replay_ended: Arc::default(),
+            attempts: Attempts::default(),
             abandoned: Abandoned::default(),
             since: PurchaseId::generate(),
         }
@@ -249,7 +253,7 @@ async fn join(
     };
     match ended.ok()?.clone()? {
         // It was cancelled just before this one joined.
-        Err(problem) if problem.kind() == &OVERLOADED => None,
+        Err(problem) if [&OVERLOADED, &ATTEMPT_SUPERSEDED].contains(&problem.kind()) => None,
         Ok(receipt) => Some(Ok(Receipt { is_replay: true, timing: None, ..receipt })),
         Err(problem) => Some(Err(problem.replayed())),
     }

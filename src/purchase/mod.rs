@@ -2,6 +2,7 @@
 //!
 //! `Purchases::complete` lists the steps of a purchase, and each file implements one of them.
 
+mod attempts;
 mod budget;
 pub mod idempotency;
 pub mod ledger_name;
@@ -69,7 +70,10 @@ impl Purchases {
     }
 
     /// Buys, or replays the reply of a duplicate. The purchase goes on if this future is dropped.
-    pub async fn buy(&self, purchase: PurchaseRequest) -> Outcome {
+    pub async fn buy(&self, mut purchase: PurchaseRequest) -> Outcome {
+        if self.context.running.attempts.is_late(&purchase) {
+            purchase.replay_or.get_or_insert_with(|| Box::new(attempts::superseded()));
+        }
         let (purchases, purchase) = (self.clone(), Arc::new(purchase));
         let request = Arc::clone(&purchase);
         // Boxed, because each layer of the task moves it.
@@ -127,7 +131,10 @@ impl Purchases {
                 }
             }
         };
-        if let Err(refusal) = binding.ensure_same_account() {
+        // A later attempt may have been answered just before the hold.
+        let is_late = running.attempts.is_late(purchase);
+        let refusal = if is_late { Err(attempts::superseded()) } else { Ok(()) };
+        if let Err(refusal) = refusal.and_then(|()| binding.ensure_same_account()) {
             hold.settle(Charge::Free, None, None).await;
             return open.publish(Err(refusal));
         }

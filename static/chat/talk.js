@@ -1,6 +1,6 @@
 /** One conversation: buys answers, settles and shows them, and keeps older versions of edited messages. */
 
-import { canAskAgain, commit, draft, follow, serverRemembers, whenSettled } from '../core/buying.js';
+import { canAskAgain, commit, draft, follow, keepsKey, serverRemembers, whenSettled } from '../core/buying.js';
 import { announce, button, byId, clearReadOut, copyButton, element, notice, readOut } from '../core/dom.js';
 import { price } from '../core/format.js';
 import { complete, prose } from '../core/markdown.js';
@@ -204,8 +204,8 @@ export function cost() {
   return sum;
 }
 
-function newsOf({ state, problem, costMicros, at, ledger, reply }) {
-  const news = { state, problem, costMicros, at, ledger };
+function newsOf({ state, problem, costMicros, at, ledger, repeats, reply }) {
+  const news = { state, problem, costMicros, at, ledger, repeats };
   const content = reply?.message?.content;
   if (state === 'done') news.answer = typeof content === 'string' ? content : `\`\`\`json\n${JSON.stringify(reply.raw, null, 2)}\n\`\`\``;
   return news;
@@ -285,7 +285,7 @@ function offers(turn) {
     }
     await buyTurn(current, turn.question, model, instead);
   };
-  const again = () => repeat();
+  const again = () => (keepsKey({ ...turn, kind: 'chat' }) ? send({ again: true }, TEXT.sentAgain(turn.model)) : repeat());
   const other = () => composer.pickModel((model) => repeat(model));
   const send = async (how, text) => {
     const record = await purchases.one(turn.key);

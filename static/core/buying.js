@@ -23,6 +23,8 @@ export const serverRemembers = (replay) => purchases.remember(replay);
 
 export const canAskAgain = (record) => purchases.canAskAgain(record);
 
+export const keepsKey = (record) => purchases.keepsKey(record);
+
 export const forget = (record) => purchases.forget(record);
 
 /** `keep(record)` takes in each outcome of this kind, perhaps twice. `wait(record)` is called if another tab works on the purchase. */
@@ -34,7 +36,7 @@ export function whenSettled(kind, keep, wait) {
 export const draft = (facts) => blank({ key: newKey(), session: session(), ...facts });
 
 /** Keeps the intent, sends it, and keeps its outcome. See `Purchases.send`. */
-export const commit = (record, { atRisk = false } = {}) => alone(record, () => purchases.send(record, { atRisk }));
+export const commit = (record, how = {}) => alone(record, () => purchases.send(record, how), how.again);
 
 export const open = async () => (await shelf.all()).filter(isOpen);
 
@@ -67,7 +69,7 @@ export async function spent() {
 const settle = (record) => alone(record, () => (purchases.isWanted(record) ? purchases.send(record) : purchases.leave(record)));
 
 /** One tab at a time works on a purchase; another waits for it, and takes in its outcome. */
-async function alone(record, work) {
+async function alone(record, work, again = false) {
   const isNew = record.state === 'draft';
   working.add(record.key);
   let release = await purchases.hold(record.key, true);
@@ -77,7 +79,7 @@ async function alone(record, work) {
   try {
     Object.assign(record, isNew ? null : await shelf.one(record.key));
     // Another tab has just tried it; this one does not try again.
-    if (isNew || (isOpen(record) && !(waited && record.state === 'unknown'))) return await work();
+    if (isNew || (again && purchases.keepsKey(record)) || (isOpen(record) && !(waited && record.state === 'unknown'))) return await work();
     await keepers.get(record.kind)?.keep(record);
     return record;
   } finally {

@@ -3,7 +3,7 @@
 import { announce, button, element, twice } from './dom.js';
 
 /**
- * The sentence of each problem, and its next step: `again` buys with a new key, `same` asks for the first purchase's
+ * The sentence of each problem, and its next step: `again` buys (`retry`: at two presses), `same` asks for the first purchase's
  * answer with its own key, `atRisk` sends that key although the service may have forgotten it, `edit` puts the text
  * back, `drop` removes it from the list.
  */
@@ -35,10 +35,11 @@ const PROBLEMS = {
   unknown_endpoint: ['The service does not offer this.', 'reload'],
   not_found: ['There is nothing at this address.', 'reload'],
   job_not_found: ['The service does not know this video.', 'none'],
-  purchase_not_found: ['The service has no record of this, so it was never bought.', 'again'],
+  purchase_not_found: ['The service has no record of this purchase.', 'again'],
   method_not_allowed: ['The service does not offer this.', 'reload'],
   request_timeout: ['Sending took too long.', 'again'],
   still_running: ['The first attempt is still running.', 'same'],
+  attempt_superseded: ['A later attempt was answered first.', 'again'],
   ledger_changed: ['The service’s records were replaced or restored, so nothing was sent.', 'again'],
   payload_too_large: ['This conversation is too long. Start a new one or shorten the message.', 'edit'],
   unsupported_media_type: ['The service could not read the request.', 'again'],
@@ -123,7 +124,7 @@ export function problemCard(problem, offers = {}, { fresh = false, priceText = '
 /** The offers to show. A second purchase is none of them while the first one may have gone through. */
 function wanted(problem, best, all) {
   const isOpen = problem.charged !== 'no';
-  const order = [isOpen && 'same', isOpen && 'atRisk', best, 'edit', 'again', 'drop'];
+  const order = [isOpen && 'same', isOpen && 'atRisk', best, 'edit', 'retry', 'again', 'drop'];
   const isToSettle = isOpen && (all.same ?? all.atRisk);
   return [...new Set(order)].filter((offer) => all[offer]
     && !(isToSettle && ['edit', 'again'].includes(offer)) && !(offer === 'again' && problem.code === 'invalid_request'));
@@ -132,6 +133,7 @@ function wanted(problem, best, all) {
 function offerButton(offer, act, problem, { priceText, cost }) {
   if (offer === 'atRisk') return twice(`${TEXT.atRisk} · ${cost}`, TEXT.payTwice(cost), act);
   if (offer === 'same' && problem.code === 'unsent') return twice(`${TEXT.unsent} · ${cost}`, TEXT.spend(cost), act);
+  if (offer === 'retry') return twice(`${TEXT.again} · ${cost}`, TEXT.spend(cost), act);
   const label = offer === 'again' && (priceText || cost) ? `${TEXT.again} · ${priceText || cost}` : TEXT[offer];
   const made = button(label, act);
   return ['edit', 'reload', 'drop'].includes(offer) ? made : countdown(made, label, problem);

@@ -5,7 +5,7 @@
  * draft → intent → sent → done | refused | charged (without a result) | unknown | forgotten (dismissed)
  *
  * A record: `{key, kind: 'chat' | 'video', payload, costMicros, at, state, reply, problem}`, what the transport noted when it was sent
- * (`caller`, `ledger`, `at`, `seconds`, `mayBuyAgain`: `Known` in client.d.ts), and whatever else its owner keeps with it.
+ * (`Known` in client.d.ts), and whatever else its owner keeps with it.
  */
 
 import { micros } from './format.js';
@@ -44,14 +44,17 @@ export class Purchases {
   /**
    * @param {object} options
    *   store: `put(record)`, which resolves to `false` if the record is not kept. transport: a client of transport.js.
-   *   locks: `navigator.locks`, if the browser has them. ended(record): awaited before a purchase counts as ended, so that a crash loses no
-   *   answer; it may see a record twice.
+   *   locks: `navigator.locks`, if the browser has them. ended: is awaited before a purchase counts as ended; it may
+   *   see a record twice.
    */
   constructor({ store, transport, locks = null, ended = null }) {
     [this.#store, this.#transport, this.#locks, this.#ended] = [store, transport, locks, ended];
   }
 
-  /** Takes in the catalog's `replay`. Until then, nothing is resent by itself. A purchase learns newer facts, so a second call does nothing. */
+  /**
+   * Takes in what the server remembers: the catalog's `replay`. Until then, nothing is sent a second time by itself. A second call
+   * changes nothing.
+   */
   remember(replay) {
     this.#memory ??= replay ? { ...replay } : null;
   }
@@ -59,6 +62,11 @@ export class Purchases {
   /** Whether asking again with the same key can only bring the first purchase's answer. */
   canAskAgain(record) {
     return !isForgotten(record) && this.#isKnown(record);
+  }
+
+  /** Whether trying again keeps the key: an earlier attempt may still arrive. */
+  keepsKey(record) {
+    return record.state === 'refused' && record.repeats > 0 && this.#isKnown(record);
   }
 
   #isKnown({ kind, ledger, at, seconds }) {
@@ -74,15 +82,16 @@ export class Purchases {
 
   /**
    * Sends a purchase, or asks for the answer to one that was sent, which buys nothing. Resolves with the record in its new state; it
-   * does not throw. `atRisk`: the person knows that this may buy a second time, and still wants it sent.
+   * does not throw. `again`: buys what was refused. `atRisk`: the person knows that this may buy a second time, and still wants it
+   * sent.
    */
-  async send(record, { atRisk = false, onRetry } = {}) {
+  async send(record, { atRisk = false, again = false, onRetry } = {}) {
     const sentBefore = record.state !== 'draft';
-    const replayOnly = sentBefore && !atRisk && record.problem?.code !== 'unsent';
-    const { caller, ledger, at, seconds } = record;
+    const replayOnly = sentBefore && !atRisk && !again && record.problem?.code !== 'unsent';
+    const { caller, ledger, at, seconds, repeats } = record;
     // `anew` is the field's name in records of earlier versions.
     const mayBuyAgain = record.mayBuyAgain || record.anew;
-    const known = sentBefore ? { caller, ledger: atRisk ? null : ledger, at, seconds, mayBuyAgain } : null;
+    const known = sentBefore ? { caller, ledger: atRisk ? null : ledger, at, seconds, mayBuyAgain, repeats } : null;
     record.problem = null;
     const onSend = async (noted) => {
       Object.assign(record, noted);

@@ -2,25 +2,24 @@
  * A client for tollgate, served at `/bff/client.js`: `const tollgate = createClient()`.
  *
  * Every purchase has one Idempotency-Key, which each retry repeats: a lost reply is asked for again and never bought again. A key stands
- * for its purchase only with one caller and in one ledger of the server. The client checks both before each attempt, names the ledger in
- * the request (`Tollgate-Ledger`), and never sends a key that would count as a new purchase. If a retry cannot settle the outcome, the
- * client throws an error that says whether money moved.
+ * for its purchase only with one caller and in one ledger of the server. The client checks both before each attempt, and never sends a
+ * key that would count as a new purchase. If a retry cannot settle the outcome, it throws an error that says whether money moved.
  *
  * This file has no imports, so that any page can load it. The built-in page uses it too.
  */
 
-/** Where this file came from, with the path prefix that the server may have: the default address of the API. */
+/** Where this file came from: the default address of the API. */
 const HOME = new URL(/^.*\/(?=(?:bff|_)\/)/.exec(new URL(import.meta.url).pathname)?.[0] ?? '/', import.meta.url).href;
 
 const addressOf = (path, base) => new URL(base.pathname.replace(/\/$/, '') + path, base).href;
 const ATTEMPTS = 5;
-/** The longest wait that a server may ask for before its refusal is thrown instead, in seconds. */
+/** The longest wait that a server may ask for, in seconds. */
 const PATIENCE = 60;
 /** The longest wait between two attempts after a lost connection, in seconds. */
 const MAX_BACKOFF = 60;
 /** Refusals that cost nothing, or that the same key answers later. Retried if they say when. */
 const RETRYABLE = [409, 429, 503];
-/** Refusals that come after the key was looked up, so they hold for every attempt with it. So does the gateway's own refusal. */
+/** After these, the server lets no earlier attempt buy. The same holds for the gateway's own refusal. */
 const AFTER_LOOKUP = ['gateway_unreachable', 'gateway_key_rejected', 'gateway_busy', 'budget_exhausted', 'insufficient_credit',
   'purchase_not_found'];
 /** The share of a key's lifetime on the server that is relied on. */
@@ -175,8 +174,7 @@ async function call(wire, path, { onRetry, checks, sentBefore = false, ...reques
 const settlesKey = ({ code }) => code === 'refused' || AFTER_LOOKUP.includes(code);
 
 /**
- * Checks a purchase before each attempt: a retry needs the caller and the ledger of the first attempt, and a key that is still kept
- * there. What was sent, and by whom, is noted for all calls of this client with the key.
+ * Checks a purchase before each attempt: a retry needs the caller and the ledger of the first attempt, and a key that is still kept.
  */
 function preflight(wire, key, kept, { known, signal, onSend }) {
   let own = null;
@@ -201,13 +199,15 @@ function preflight(wire, key, kept, { known, signal, onSend }) {
     const caller = catalog.access === 'open' ? ANYONE : await callerOf(wire, headers.authorization, doubt, signal);
     // Nothing is awaited until the key is noted, since another call may send it too.
     const isRepeat = doubt || isSentElsewhere();
-    const now = { caller, ledger, at: Date.now(), seconds: catalog.replay?.[kept], mayBuyAgain: false };
+    const now = { caller, ledger, at: Date.now(), seconds: catalog.replay?.[kept], mayBuyAgain: false, repeats: 0 };
     const first = own ?? (isRepeat ? known ?? wire.sent.get(key) : null);
     if (first && (first.caller ?? caller) !== caller) throw stopped('stranger', STRANGER, isRepeat);
     own = isRepeat && first ? checkRepeat(first, now) : now;
+    if (isRepeat) own.repeats = (first?.repeats ?? 0) + 1;
     isFirst = !isRepeat;
     wire.sent.set(key, own);
     headers['tollgate-ledger'] = own.ledger;
+    if (own.repeats) headers['x-stainless-retry-count'] = String(own.repeats);
     await notify(onSend, isRepeat, { ...own });
     return isRepeat;
   };
@@ -231,7 +231,7 @@ function preflight(wire, key, kept, { known, signal, onSend }) {
 /** In open mode, everyone counts as the same caller. */
 const ANYONE = callerName({ kind: 'address' });
 
-/** Returns a token's caller. Asks once for each token, and before each retry, since the server's settings may change. */
+/** Returns the caller that a token belongs to. Asks once for each token, and before each retry. */
 async function callerOf(wire, authorization, isRepeat, signal) {
   if (isRepeat || !wire.lastCaller || wire.lastCaller.authorization !== authorization) {
     const caller = (await readNow(wire, '/bff/me', { headers: authorization && { authorization }, signal }))?.caller;
@@ -243,7 +243,7 @@ async function callerOf(wire, authorization, isRepeat, signal) {
 
 const readNow = async (wire, path, request) => readBody(await send({ ...wire, token: null }, path, request), request, asJson);
 
-/** Calls a function of the page. If it throws, nothing more is sent, and the error carries the key. */
+/** Calls a function of the page. If it throws, nothing more is sent. */
 async function notify(listener, doubt, ...values) {
   try {
     await listener?.(...values);
@@ -273,7 +273,7 @@ async function send(wire, path, { headers = {}, ...request } = {}, before = null
   }
 }
 
-/** The headers with the caller's token. Without it nothing is sent, so this attempt has cost nothing. */
+/** The headers with the caller's token. Without it nothing is sent. */
 async function signed({ token }, headers, { signal }) {
   try {
     const value = typeof token === 'function' ? await unlessStopped(token(), signal) : token;

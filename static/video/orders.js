@@ -1,6 +1,6 @@
 /** Orders that are not jobs yet: on their way, refused, or with an unknown outcome. */
 
-import { canAskAgain, commit, draft, follow, forget, serverRemembers, whenSettled } from '../core/buying.js';
+import { canAskAgain, commit, draft, follow, forget, keepsKey, serverRemembers, whenSettled } from '../core/buying.js';
 import { announce, element } from '../core/dom.js';
 import { clock, price } from '../core/format.js';
 import { problemCard, spoken } from '../core/problems.js';
@@ -127,6 +127,11 @@ function offers(record) {
     wait(record, TEXT.orderingAgain(record.payload.model));
     await commit(record, { atRisk: true });
   };
+  const retry = async () => {
+    wait(record, TEXT.orderingFrom(record.payload.model));
+    await commit(record, { again: true });
+  };
+  const once = keepsKey(record) ? { retry } : { again: back(acts.again) };
   const settled = record.state === 'unknown' && (canAskAgain(record) ? { same } : { atRisk });
-  return { edit: back(acts.reuse), again: back(acts.again), ...settled, drop };
+  return { edit: back(acts.reuse), ...once, ...settled, drop };
 }

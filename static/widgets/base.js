@@ -397,11 +397,11 @@ export class PurchaseWidget extends HTMLElement {
     });
   }
 
-  async #run(record, spot, { atRisk }) {
+  async #run(record, spot, how) {
     await this.holds(record.key);
     this.said.textContent = TEXT.waiting;
     const onRetry = () => { this.said.textContent = record.mayBuyAgain ? TEXT.retrying : TEXT.retryingFree; };
-    await this.#purchases.send(record, { atRisk, onRetry });
+    await this.#purchases.send(record, { ...how, onRetry });
     if (record.state === 'done') {
       this.said.textContent = TEXT.received(price(record.costMicros));
       void this.showLeft();
@@ -422,9 +422,10 @@ export class PurchaseWidget extends HTMLElement {
     const { charged, errors } = record.problem;
     const words = [sentence(record.problem), ...(errors ?? []).slice(1).map(({ pointer, detail }) => `${pointer}: ${detail}`)].join('\n');
     if (charged === 'unknown') return isForgotten(record) ? this.#atRisk(record, spot) : this.#unknown(record, spot, words);
-    await this.drop(record);
     const cost = this.#cost(record);
-    const again = () => this.go(this.fresh(record.payload), spot);
+    const keepsKey = this.#purchases.keepsKey(record);
+    if (!keepsKey) await this.drop(record);
+    const again = () => (keepsKey ? this.go(record, spot, { again: true }) : this.go(this.fresh(record.payload), spot));
     if (charged === 'yes') return this.card(words, charged, this.twice(TEXT.buyAgain(cost), TEXT.buyAgainSure(cost), again));
     return this.card(words, charged, this.kind === 'video' ? this.twice(TEXT.tryAgainFor(cost), TEXT.spend(cost), again) : this.action(TEXT.tryAgainFor(cost), again));
   }

@@ -80,6 +80,8 @@ export interface Known {
   seconds: number;
   /** Whether it may have been sent to a second ledger. A refusal then says nothing about the first attempt. */
   mayBuyAgain: boolean;
+  /** How often it was sent again after a lost attempt. */
+  repeats?: number;
 }
 
 export interface BuyOptions extends ReadOptions {

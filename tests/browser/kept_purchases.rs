@@ -210,6 +210,21 @@ fn refused_first_attempt_is_free_and_the_next_is_a_new_purchase() {
 }
 
 #[test]
+fn purchase_that_a_lookup_did_not_find_is_tried_again_with_its_key() {
+    let (shop, gate) = embed(CHAT, &[]);
+    let page = visit(&shop, &gate);
+    page.evaluate("fault = 'drop'");
+    say(&page, "Good day");
+    page.wait_until("sent.length > 0");
+    let key = keys(&page).remove(0);
+    reload(&page, &json!({}));
+    wait_for(&page, FREE);
+    page.find(("button", "Try again · $…")).click();
+    wait_for(&page, "Received for $");
+    assert_eq!((keys(&page), gate.sold()), (vec![key.clone(), key], 1));
+}
+
+#[test]
 fn possibly_forgotten_purchase_is_resent_only_after_a_warning() {
     for replay in [json!({"ledger": "another"}), json!({"chat_seconds": 0})] {
         let (shop, gate) = embed(CHAT, &[]);

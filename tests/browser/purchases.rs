@@ -123,7 +123,7 @@ fn open_video_is_resumed_only_if_sent_and_never_bought_again() {
         ("intent", "replay.ledger", "The page was closed before this was sent", 0),
         ("sent", "'another'", "you may pay twice", 0),
         ("unknown", "null", "you may pay twice", 0),
-        ("sent", "replay.ledger", "The service has no record of this, so it was never bought.", 1),
+        ("sent", "replay.ledger", "The service has no record of this purchase.", 1),
     ] {
         let gate = Gate::start();
         let page = open(&gate);
@@ -140,6 +140,84 @@ fn open_video_is_resumed_only_if_sent_and_never_bought_again() {
             page.wait_for_text("A video is finished");
             assert_eq!(gate.sold(), 1);
         }
+        if posts == 1 {
+            page.find(("button", "Try again · $3.00")).click();
+            page.find(("button", "Yes, spend $3.00")).click();
+            page.wait_for_text("The video is being made");
+            assert_eq!((page.evaluate(KEYS), gate.sold()), ("left-open".into(), 1));
+        }
+    }
+}
+
+/// Sends the first attempt with this key, as a network does that held it back.
+fn arrive_late(page: &Page, key: &str) -> (u64, String) {
+    let late = page.evaluate(&format!(
+        "(async () => {{
+            const model = document.getElementById('chat-model').value;
+            const body = JSON.stringify({{ model, messages: [{{ role: 'user', content: 'Hello' }}] }});
+            const headers = {{ 'content-type': 'application/json', 'idempotency-key': '{key}' }};
+            const answer = await fetch('/api/v1/chat', {{ method: 'POST', headers, body }});
+            return {{ status: answer.status, code: (await answer.json()).code ?? '' }};
+        }})()"
+    ));
+    (late["status"].as_u64().unwrap(), late["code"].as_str().unwrap().to_owned())
+}
+
+/// The first attempt is still on its way when the page is loaded again.
+#[test]
+fn purchase_that_a_lookup_did_not_find_is_tried_again_with_its_key() {
+    for arrives_first in [true, false] {
+        let gate = Gate::start();
+        let page = open(&gate);
+        page.tamper(PAID, Tamper::Refuse);
+        page.find(MESSAGE).fill("Hello");
+        page.press("Enter");
+        let asked = || page.times_asked(&format!("POST {}/api/v1/chat", gate.origin));
+        page.patiently(|| (asked() > 0).then_some(())).expect("it is sent");
+        page.stop_tampering();
+        page.reload();
+        page.wait_for_text("The service has no record of this purchase");
+        let key = page.evaluate(KEYS).as_str().unwrap().to_owned();
+        if arrives_first {
+            assert_eq!(arrive_late(&page, &key), (409, "attempt_superseded".to_owned()));
+            assert_eq!(gate.sold(), 0);
+        }
+        page.find(("button", "Try again · $0.006")).click();
+        page.wait_until(&format!("{SPENT} === '{PRICE_OF_ONE}'"));
+        assert_eq!(arrive_late(&page, &key), (200, String::new()));
+        assert_eq!((page.evaluate(KEYS), gate.sold()), (key.into(), 1));
+    }
+}
+
+/// Each refusal of a retry that comes after the key was looked up.
+#[test]
+fn retry_that_was_refused_for_free_is_tried_again_with_its_key() {
+    for (status, code) in [
+        (402, "budget_exhausted"),
+        (402, "insufficient_credit"),
+        (404, "purchase_not_found"),
+        (502, "gateway_unreachable"),
+        (502, "gateway_key_rejected"),
+        (503, "gateway_busy"),
+    ] {
+        let gate = Gate::start();
+        let page = open(&gate);
+        let refusal = format!(
+            r#"{{"type":"/problems/{code}","title":"No","status":{status},"code":"{code}","charged":"no"}}"#
+        );
+        let refusal = Tamper::Answer(status, vec![PROBLEM], refusal.leak());
+        lose_the_first_answer(&gate, &page, refusal);
+        page.wait_until("document.querySelector('.problem') !== null");
+        // A slow machine may have spent all attempts before the refusals began.
+        if page.shows(ASK) {
+            page.find(ASK).click();
+        }
+        page.wait_for_text("Not charged");
+        let key = page.evaluate(KEYS);
+        page.stop_tampering();
+        page.find(("button", "Try again · $0.006")).click();
+        page.wait_until(&format!("{SPENT} === '{PRICE_OF_ONE}'"));
+        assert_eq!((page.evaluate(KEYS), gate.sold()), (key, 1), "{code}");
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod duplicates;
 mod keys;
+mod late_attempts;
 mod ledgers;
 mod retries;
 

@@ -4,7 +4,7 @@
   const real = fetch;
   // What a test wants of a page from its beginning.
   const wanted = JSON.parse(sessionStorage.getItem('test') ?? '{}');
-  /** What happens to purchases from now on: nothing, 'lose' their answers, 'hold' them, or a refusal: `[status, code]`. */
+  /** What happens to purchases from now on: nothing, 'drop' them, 'lose' their answers, 'hold' them, or a refusal: `[status, code]`. */
   globalThis.fault = wanted.fault ?? null;
   /** How the question who is calling is refused, if it is. */
   globalThis.accountFault = wanted.accountFault ?? null;
@@ -33,6 +33,7 @@
       const ledger = options.headers['tollgate-ledger'] ?? null;
       sent.push({ key: options.headers['idempotency-key'], bearer: options.headers.authorization ?? null, ledger });
       if (Array.isArray(fault)) return problem(fault);
+      if (fault === 'drop') throw new TypeError('Failed to fetch');
       if (name && ledger !== name) return problem([412, 'ledger_changed']);
       const headers = name ? { ...options.headers, 'tollgate-ledger': realName } : options.headers;
       const answer = await real(url, { ...options, headers });
