@@ -4,13 +4,14 @@ use std::sync::Arc;
 
 use serde_json::json;
 
-use super::{SharedState, chat_rules};
+use super::SharedState;
 use crate::config::Settings;
 use crate::routes::catalog::PriceList;
 use crate::routes::mcp::{Mcp, McpSetup};
+use crate::validate::ChatRules;
 
 /// Returns `None` unless `mcp.enabled` is set.
-pub(super) fn mcp(settings: &Settings, shared: &SharedState) -> Option<Mcp> {
+pub(super) fn mcp(settings: &Settings, shared: &SharedState, rules: &ChatRules) -> Option<Mcp> {
     let default_model = settings.page.default_model.clone();
     let may_buy = settings.access.may_buy.clone();
     let models =
@@ -26,5 +27,5 @@ pub(super) fn mcp(settings: &Settings, shared: &SharedState) -> Option<Mcp> {
         public_url: settings.server.public_url.clone(),
         issuer: settings.issuer().map(str::to_owned),
     };
-    Some(Mcp::new(setup, &chat_rules(settings)))
+    Some(Mcp::new(setup, rules))
 }

@@ -58,6 +58,7 @@ use crate::reports::me::MeReport;
 use crate::reports::queue::ReportQueue;
 use crate::routes::api::Passthrough;
 use crate::routes::catalog::PriceList;
+use crate::routes::changes::RecentChanges;
 use crate::routes::{Handlers, Routes, endpoints};
 use crate::sandbox::{self, Sandbox};
 use crate::server::{self, AddressLimits};
@@ -90,6 +91,7 @@ pub struct SharedState {
     pub access: Arc<Authenticator>,
     pub running: RunningPurchases,
     pub refusals: Arc<RecentRefusals>,
+    pub changes: RecentChanges,
     pub clock_steps: Arc<clock::StepDetector>,
     pub jobs: JobRegistry,
     pub rate_limit: Arc<RateLimit>,
@@ -430,6 +432,8 @@ fn handlers(
     let are_shared = !settings.access.allowed_origins.is_empty();
     let sold = settings.gateway.passthrough.iter().filter(|one| one.method == Method::POST);
     let prices = sold.map(|one| (one.path.clone(), one.price)).collect();
+    let fields = settings.gateway.chat_fields.clone();
+    let rules = ChatRules { catalog: Arc::new(settings.catalog.clone()), fields };
     Ok(Handlers {
         access: Arc::clone(&shared.access),
         refusal_log: Arc::clone(&shared.refusal_log),
@@ -446,10 +450,11 @@ fn handlers(
         ledger_name: LedgerName::new(shared.store.clone())?,
         #[cfg(feature = "openapi")]
         openapi: crate::routes::openapi::document(&settings.catalog, &settings.server.prefix),
-        rules: chat_rules(settings),
         #[cfg(feature = "mcp")]
-        mcp: agents::mcp(settings, shared),
+        mcp: agents::mcp(settings, shared, &rules),
+        rules,
         me: me_report(settings, shared, (limiter, summary)),
+        changes: shared.changes.clone(),
         people: People { store: shared.store.clone(), access: Arc::clone(&shared.access) },
         reports: Reports {
             store: shared.store.clone(),
@@ -487,11 +492,6 @@ fn me_report(
         summary: summary.clone(),
         store: shared.store.clone(),
     }
-}
-
-fn chat_rules(settings: &Settings) -> ChatRules {
-    let fields = settings.gateway.chat_fields.clone();
-    ChatRules { catalog: Arc::new(settings.catalog.clone()), fields }
 }
 
 #[cfg(test)]

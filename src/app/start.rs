@@ -24,6 +24,7 @@ use crate::metrics::Metrics;
 use crate::pictures::Pictures;
 use crate::purchase::idempotency::RunningPurchases;
 use crate::redact::Redactor;
+use crate::routes::changes::RecentChanges;
 use crate::sandbox::Sandbox;
 use crate::server;
 use crate::store::{AccountBinding, OpenError, Opening, Reason, RecentRefusals, Store};
@@ -107,6 +108,7 @@ fn shared_state(
         },
         running: RunningPurchases::default(),
         refusals: Arc::new(RecentRefusals::new(Arc::new(clock::wall))),
+        changes: RecentChanges::default(),
         clock_steps: Arc::default(),
         jobs,
         rate_limit,

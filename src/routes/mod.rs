@@ -4,6 +4,7 @@ mod admin;
 pub mod api;
 mod bff;
 pub mod catalog;
+pub mod changes;
 pub mod endpoints;
 mod login;
 #[cfg(feature = "mcp")]
@@ -33,6 +34,7 @@ use http::HeaderValue;
 use http::header::{CACHE_CONTROL, VARY};
 
 use self::api::Passthrough;
+use self::changes::KeyedChange;
 use crate::access::Authenticator;
 use crate::contract::selection::Selection;
 use crate::downstream::route::Class;
@@ -71,6 +73,7 @@ pub struct Handlers {
     pub videos: Videos,
     pub me: MeReport,
     pub people: People,
+    pub changes: changes::RecentChanges,
     pub reports: Reports,
     pub passthrough: Passthrough,
     pub jobs: JobRegistry,
@@ -154,7 +157,14 @@ impl Routes {
         let (handlers, purchases) = (Arc::clone(&self.handlers), self.purchases.clone());
         let (id, route) = (call.id.clone(), call.route);
         let endpoint = endpoints::find(route);
+        let change = if endpoint.is_change() { KeyedChange::of(&call) } else { Ok(None) };
         let handling = (endpoint.handler)(HandlerContext { handlers, purchases, call });
+        let handling = async {
+            match change? {
+                Some(change) => self.handlers.changes.make(change, handling).await,
+                None => handling.await,
+            }
+        };
         let refuse = |problem| response::from_problem(problem, id.as_str());
         let mut response = handling.await.unwrap_or_else(refuse);
         if !endpoint.is_page() {

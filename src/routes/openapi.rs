@@ -13,7 +13,7 @@ use utoipa::openapi::{
     Paths, Required, SecurityRequirement, Server,
 };
 
-use super::endpoints::operation::{Operation, common_problems, content, parameter};
+use super::endpoints::operation::{KEY_PROBLEMS, Operation, common_problems, content, parameter};
 use super::endpoints::{self, Endpoint, schemas};
 use super::{HandlerContext, bff};
 use crate::contract::catalog::Catalog;
@@ -26,14 +26,19 @@ const DESCRIPTION: &str = "A proxy that holds the key of a prepaid AI gateway an
      Idempotency-Key per purchase, and the same key with each retry; without a key, requests are compared by payload. \
      Every problem says whether money moved (`charged`).";
 
+fn idempotency_key() -> ParameterBuilder {
+    parameter(
+        "Idempotency-Key",
+        ParameterIn::Header,
+        "One key per purchase or change: a retry with the same key returns the same reply.",
+        schemas::pattern("^[!#-~]+$").min_length(Some(1)).max_length(Some(255)),
+    )
+}
+
 fn purchase_request_headers() -> [ParameterBuilder; 3] {
     let header = |name, about, schema| parameter(name, ParameterIn::Header, about, schema);
     [
-        header(
-            "Idempotency-Key",
-            "One key per purchase: a retry with the same key returns the same reply.",
-            schemas::pattern("^[!#-~]+$").min_length(Some(1)).max_length(Some(255)),
-        ),
+        idempotency_key(),
         header(
             "Tollgate-Ledger",
             "The ledger's name, from the catalog or an earlier reply. If the ledger has changed since, nothing is \
@@ -128,6 +133,9 @@ fn build_operation(
     if is_paid {
         builder = purchase_request_headers().into_iter().fold(builder, OperationBuilder::parameter);
     }
+    if endpoint.is_change() {
+        builder = builder.parameter(idempotency_key());
+    }
     for (status, mut response) in operation.responses {
         for (name, about) in PURCHASE_RESPONSE_HEADERS.iter().filter(|_| is_paid) {
             response = response.header(*name, header(about, schemas::non_empty()));
@@ -150,7 +158,8 @@ fn problems_by_status(
 ) -> BTreeMap<u16, Vec<&'static Kind>> {
     let mut by_status = BTreeMap::<_, Vec<_>>::new();
     let own = operation.problems.iter().copied().flatten().copied();
-    for kind in own.chain(common_problems(&endpoint.route)) {
+    let of_keys: &[_] = if endpoint.is_change() { KEY_PROBLEMS } else { &[] };
+    for kind in own.chain(common_problems(&endpoint.route)).chain(of_keys.iter().copied()) {
         let kinds = by_status.entry(kind.status.as_u16()).or_default();
         if !kinds.contains(&kind) {
             kinds.push(kind);

@@ -5,6 +5,7 @@ import { price, utcDay } from '../core/format.js';
 import { amountField, askFor, confirmField, limitFields, showToken, untilField } from '../core/forms.js';
 import { sentence } from '../core/problems.js';
 import { read, send } from '../core/site.js';
+import { newKey } from '../core/transport.js';
 import { table } from '../usage/usage.js';
 import { plainName, when } from './admin.js';
 
@@ -80,6 +81,12 @@ const ask = ({ reload }, name, form) => askFor({
 
 const patch = (path) => (changed) => (Object.keys(changed).length ? send('PATCH', path, changed) : null);
 
+/** Posts what a form asks for. If it is sent twice, it is done once. */
+function poster(path) {
+  const keys = {};
+  return (body) => send('POST', path, body, { 'idempotency-key': keys[JSON.stringify(body)] ??= newKey() });
+}
+
 const adder = (label, add) => element('button', { type: 'button', id: 'admin-add', class: 'primary', text: label, click: add });
 
 /** The limit that applies: for a member, the lower one of its own and of the setting for all. */
@@ -118,7 +125,7 @@ export async function members(view) {
   });
   const add = () => ask(view, TEXT.members.label, {
     title: TEXT.add, label: TEXT.add, fields: [{ name: 'name', label: TEXT.name }, ...memberFields({}, groups)],
-    send: (request) => send('POST', '/bff/admin/members', request),
+    send: poster('/bff/admin/members'),
   });
   const end = () => askFor({
     title: TEXT.end, about: TEXT.aboutEnd, label: TEXT.end, fields: [{ name: 'user', label: TEXT.user, hint: TEXT.userHint }],
@@ -153,7 +160,7 @@ function editMember(view, one, groups) {
     more: [
       [TEXT.raise, () => form({
         title: TEXT.raiseOf(name), about: TEXT.aboutRaise, label: TEXT.raise, fields: [amountField('amount'), untilField(7)],
-        send: (extra) => send('POST', `${path}/extra`, extra),
+        send: poster(`${path}/extra`),
       })],
       [TEXT.token, () => form({ title: TEXT.tokenOf(name), about: TEXT.aboutToken, label: TEXT.makeToken, send: () => send('POST', `${path}/token`) })],
       [TEXT.revoke, () => form({
@@ -181,7 +188,7 @@ export async function groups(view) {
   const { groups: all } = await read('/bff/admin/groups');
   const add = () => ask(view, TEXT.groups.label, {
     title: TEXT.addGroup, label: TEXT.addGroup, fields: [{ name: 'name', label: TEXT.name }, ...limitFields()],
-    send: (request) => send('POST', '/bff/admin/groups', request),
+    send: poster('/bff/admin/groups'),
   });
   const rows = all.map((one) => [opener(one.name, () => editGroup(view, one)), { text: String(one.members), by: one.members }, ...budgetCells(one)]);
   return [element('div', { class: 'usage-head' }, element('p', { class: 'hint', text: TEXT.aboutGroups }), adder(TEXT.addGroup, add)),

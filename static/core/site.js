@@ -49,4 +49,4 @@ const once = createClient({ fetch: fetchHere, attempts: 1 });
 /** Each sends one request that buys nothing, without retries. Throws a `TollgateError`. */
 export const read = (path) => once.ask(path);
 export const post = (path, body) => once.ask(path, { body });
-export const send = (method, path, body) => once.ask(path, { method, body });
+export const send = (method, path, body, headers) => once.ask(path, { method, body, headers });

@@ -43,8 +43,8 @@ export function createClient({
   baseUrl = HOME, token = null, attempts = ATTEMPTS, patience = PATIENCE, fetch = globalThis.fetch.bind(globalThis),
 } = {}) {
   const wire = { base: new URL(baseUrl, HOME), token, attempts: attempts >= 1 ? attempts : 1, patience, fetch, lastCaller: null, sent: new SentKeys(), link: { isReached: false } };
-  const ask = async (path, { body, method, signal, onRetry } = {}) => {
-    const sent = body instanceof Blob ? { headers: { 'content-type': body.type }, body } : { headers: JSON_BODY, body: JSON.stringify(body) };
+  const ask = async (path, { body, method, headers, signal, onRetry } = {}) => {
+    const sent = body instanceof Blob ? { headers: { 'content-type': body.type }, body } : { headers: { ...JSON_BODY, ...headers }, body: JSON.stringify(body) };
     const request = body === undefined ? { method, signal, onRetry } : { signal, method: method ?? 'POST', ...sent };
     return (await call(wire, path, request, asReply)).body;
   };

@@ -63,6 +63,8 @@ export interface AskOptions extends ReadOptions {
   body?: unknown;
   /** Default: `POST` with a body, else `GET`. */
   method?: string;
+  /** Sent with a JSON body. */
+  headers?: Record<string, string>;
 }
 
 export interface ReadOptions {

@@ -6,6 +6,7 @@ use crate::appearance::{DARK, LIGHT, VIOLATIONS, load_axe};
 use crate::gate::Gate;
 use crate::page::Page;
 use crate::sign_in::signed_in;
+use crate::watch::Tamper;
 
 const SHOWN_TOKEN: &str = "document.querySelector('dialog [readonly]')?.value ?? ''";
 const NO_DIALOG: &str = "document.querySelector('dialog') === null";
@@ -146,6 +147,25 @@ fn member_asks_for_more_budget_and_an_admin_grants_it() {
     wait_for_row(&page, "ann", &["$0.00 of $6.00", "$5.00 extra each through"]);
     hers.reload();
     hers.wait_for_text("$6.00 of $6.00 left");
+}
+
+#[test]
+fn extra_that_is_sent_again_after_a_lost_answer_is_added_once() {
+    let gate = Gate::start_for_members();
+    let ada = gate.member(&["add", "ada", "--role", "admin"]);
+    gate.member(&["add", "ann", "--budget", "1.00/day"]);
+    let mut page = admin_at(&gate, &ada, "Members");
+    page.expect_errors(&["Failed to load resource"]);
+    page.find(("button", "Edit ann")).click();
+    page.find(("button", "Raise for a while")).click();
+    page.tamper("*/extra", Tamper::LoseReply);
+    page.find(("textbox", "Amount in $")).fill("5");
+    page.press("Enter");
+    page.wait_until("document.querySelector('dialog form > .fault').textContent !== ''");
+    page.stop_tampering();
+    page.find(("button", "Raise for a while")).click();
+    page.wait_until(NO_DIALOG);
+    wait_for_row(&page, "ann", &["$0.00 of $6.00", "$5.00 extra each through"]);
 }
 
 #[test]

@@ -105,6 +105,11 @@ impl Endpoint {
         self.route == PAGE.route
     }
 
+    /// Whether it is an admin's write, which takes an `Idempotency-Key`.
+    pub fn is_change(&self) -> bool {
+        self.route.auth == Auth::Admin && !self.route.method.is_safe()
+    }
+
     /// Returns the paths of the operations, with variables in braces.
     #[cfg(feature = "openapi")]
     pub fn openapi_paths(&self) -> impl Iterator<Item = String> {

@@ -158,6 +158,10 @@ const BODY_PROBLEMS: &[&Kind] = &[
     &OVERLOADED,
 ];
 
+/// Of an admin's writes.
+pub(in crate::routes) const KEY_PROBLEMS: &[&Kind] =
+    &[&INVALID_IDEMPOTENCY_KEY, &IDEMPOTENCY_KEY_REUSED];
+
 const PURCHASE_PROBLEMS: &[&Kind] = &[
     &INVALID_IDEMPOTENCY_KEY,
     &BUDGET_EXHAUSTED,

@@ -6,6 +6,8 @@ use tollgate::contract::money::Usd;
 use tollgate::store::{Period, Role, SpendLimit};
 
 use super::MEMBERS;
+use crate::support::client::Client;
+use crate::support::members::Holder;
 use crate::support::{CHAT, Gate, Reply, STORES, Upstream};
 
 fn gate(settings: &str) -> (Upstream, Gate) {
@@ -66,6 +68,68 @@ fn group_is_added_changed_and_removed_by_admins() {
             ["group.remove", "member.group", "group.budget", "member.group", "group.add"]
         );
         assert_eq!(log["entries"][0]["by"], "member:root");
+    }
+}
+
+#[test]
+fn repeated_change_with_one_key_is_made_once() {
+    for store in STORES {
+        let (_upstream, gate) = gate(store);
+        let root = gate.member_with("root", Role::Admin, SpendLimit::default());
+        let eve = gate.member_with("eve", Role::Admin, SpendLimit::default());
+        gate.member("ann");
+        let path = "/bff/admin/members/ann/extra";
+        let body = |amount: &str| format!(r#"{{"amount": "{amount}", "until": "{}"}}"#, day(1));
+        let raise = |by: &Holder, key: &str, amount: &str| {
+            gate.ask("POST", path, &[by.bearer(), ("idempotency-key", key)], &body(amount))
+        };
+        let raised = raise(&root, "one", "5.00");
+        assert_eq!((raised.status, raised.is_replay()), (201, false), "{}", raised.text());
+        assert_eq!(raised.json()["extra"], "5.000000");
+        for key in ["one", "\"one\""] {
+            let again = raise(&root, key, "5.00");
+            assert_eq!((again.status, again.is_replay()), (201, true), "{store}");
+            assert_eq!(again.body, raised.body);
+        }
+        let other = raise(&root, "one", "6.00");
+        assert_eq!((other.status, &*other.code()), (422, "idempotency_key_reused"), "{store}");
+        let bad = raise(&root, "a b", "5.00");
+        assert_eq!((bad.status, &*bad.code()), (400, "invalid_idempotency_key"));
+        // Another key, another admin's, and none: each is a change of its own.
+        assert_eq!(raise(&root, "two", "1.00").json()["extra"], "6.000000");
+        assert_eq!(raise(&eve, "one", "1.00").json()["extra"], "7.000000");
+        let plain = gate.ask("POST", path, &[root.bearer()], &body("1.00"));
+        assert_eq!(plain.json()["extra"], "8.000000", "{store}");
+
+        // A token that was lost on its way comes again.
+        let add = |key| {
+            let headers = [root.bearer(), ("idempotency-key", key)];
+            gate.ask("POST", "/bff/admin/members", &headers, r#"{"name": "joe"}"#)
+        };
+        let added = add("three");
+        assert_eq!((added.status, add("three").body), (201, added.body), "{store}");
+        // A refusal is no change, so its key is free.
+        assert_eq!((add("four").status, add("four").is_replay()), (422, false));
+    }
+}
+
+#[test]
+fn concurrent_repeats_of_a_change_make_it_once() {
+    for store in STORES {
+        let (_upstream, gate) = gate(store);
+        let root = gate.member_with("root", Role::Admin, SpendLimit::default());
+        gate.member("ann");
+        let body = format!(r#"{{"amount": "5.00", "until": "{}"}}"#, day(1));
+        let headers = [root.bearer(), ("idempotency-key", "one")];
+        let mut clients: Vec<_> = (0..8).map(|_| gate.client()).collect();
+        for client in &mut clients {
+            client.send("POST", "/bff/admin/members/ann/extra", &headers, &body);
+        }
+        let answers: Vec<_> = clients.iter_mut().map(Client::answer).collect();
+        assert!(answers.iter().all(|answer| answer.status == 201), "{store}");
+        assert_eq!(answers.iter().filter(|answer| !answer.is_replay()).count(), 1, "{store}");
+        let members = gate.ask("GET", "/bff/admin/members", &[root.bearer()], "").json();
+        assert_eq!(members["members"][0]["extra"], "5.000000", "{store}");
     }
 }
 
