@@ -126,7 +126,7 @@ impl AlertWatcher {
         let certificate = self.shared.tls.as_ref().and_then(|tls| tls.certificate());
         let Some(expires) = certificate.map(|certificate| certificate.expires()) else { return };
         if expires.saturating_sub(clock::wall()) < EXPIRES_SOON {
-            let data = json!({"expires": iso8601(expires)});
+            let data = json!({"expires_at": iso8601(expires)});
             let period = (expires.as_secs(), &data);
             self.raise_in(EventKind::CertificateExpiring, "server.tls", period).await;
         }

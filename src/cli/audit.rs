@@ -8,11 +8,11 @@ use nix::unistd::{User, geteuid};
 use super::{CommandError, Exit, OutputFormat, ledger, print_json};
 use crate::clock::iso8601;
 use crate::config::Settings;
-use crate::reports::audit::document;
+use crate::reports::audit::{concerned, document};
 use crate::reports::text::{csv, table};
 use crate::store::{Actor, AuditEntry, AuditQuery, host_name};
 
-const COLUMNS: &str = "at,by,act,of,old,new";
+const COLUMNS: &str = "at,by,act,caller,group,old,new";
 
 /// Returns who runs this command.
 pub(super) fn actor() -> Actor {
@@ -43,13 +43,15 @@ pub(super) async fn audit(
     Ok(Exit::Done)
 }
 
-fn cells(entry: &AuditEntry) -> [String; 6] {
+fn cells(entry: &AuditEntry) -> [String; 7] {
+    let (caller, group) = concerned(entry);
     let text = |value: Option<&str>| value.unwrap_or_default().to_owned();
     [
         iso8601(entry.at),
         entry.by.to_string(),
         entry.act.to_string(),
-        entry.of.to_string(),
+        text(caller),
+        text(group),
         text(entry.old.as_deref()),
         text(entry.new.as_deref()),
     ]

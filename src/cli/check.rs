@@ -1,10 +1,9 @@
 //! `tollgate check`: validates the settings, and prints what they amount to.
 
-use std::collections::BTreeMap;
 use std::io::Write;
 use std::sync::Arc;
 
-use serde::Serialize;
+use serde_json::json;
 
 use super::online::OnlineReport;
 use super::reconcile::ReportFormat;
@@ -17,6 +16,7 @@ use crate::app::secret::secret;
 use crate::clock;
 use crate::config::{AccessMode, BudgetConfig, Settings, StoreConfig, Target, WebhookConfig};
 use crate::contract::money::SpendLimit;
+use crate::reports::list_of;
 use crate::reports::text::pluralize;
 use crate::store::{Cause, Reason, Store};
 
@@ -76,7 +76,10 @@ pub(super) async fn check(
         ReportFormat::Json => {
             let online = if is_online { online::ask_gateway(settings).await? } else { None };
             let exit = online.as_ref().map_or(Exit::Done, OnlineReport::exit);
-            print_json(&CheckReport { settings: BTreeMap::from_iter(rows), online }, out)?;
+            let online = online.as_ref().map(OnlineReport::json);
+            let row = |(name, text)| json!({ "name": name, "text": text });
+            let facts = json!({ "warnings": warnings, "online": online });
+            print_json(&list_of(rows.into_iter().map(row)).with(facts), out)?;
             return Ok(exit);
         }
     }
@@ -114,14 +117,6 @@ fn webhooks(settings: &Settings) -> Option<String> {
         })
         .collect();
     (!targets.is_empty()).then(|| targets.join(", "))
-}
-
-#[derive(Serialize)]
-struct CheckReport {
-    #[serde(flatten)]
-    settings: BTreeMap<&'static str, String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    online: Option<OnlineReport>,
 }
 
 /// Returns the number of members if the secret is used, or the reason why `serve` would reject it. It

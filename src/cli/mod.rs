@@ -116,7 +116,7 @@ pub enum Command {
         /// Last day of the report, a UTC date such as 2026-11-30 [default: today]
         #[arg(long, value_name = "DATE", value_parser = usage::until)]
         until: Option<Date>,
-        /// Columns to group by, separated by commas: member,model
+        /// Columns to group by, separated by commas: caller,model
         #[arg(long, value_enum, default_value = "day", value_delimiter = ',')]
         by: Vec<GroupBy>,
         /// Output format

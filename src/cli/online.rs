@@ -5,6 +5,7 @@ use std::slice;
 use std::sync::Arc;
 
 use serde::Serialize;
+use serde_json::{Value, json};
 
 use super::ledger::{self, GatewayAccess, RunningServer};
 use super::{CommandError, Exit};
@@ -13,13 +14,13 @@ use crate::billing::summary::{is_active_prefix, listed_prefix};
 use crate::clock;
 use crate::config::{Key, Settings, Target};
 use crate::contract::money::Usd;
+use crate::reports::billing::account;
 use crate::reports::text::{pluralize, strip_controls};
 use crate::store::Store;
 use crate::upstream::Error;
 use crate::upstream::billing::{self, ApiKeysResponse, UsageCounter};
 
 /// The account. Keys are named by their position and public prefix only.
-#[derive(Serialize)]
 pub(super) struct OnlineReport {
     asked: String,
     keys: Vec<CheckedKey>,
@@ -115,6 +116,14 @@ async fn ask_server(server: &RunningServer, keys: &[Key]) -> Result<OnlineReport
 }
 
 impl OnlineReport {
+    pub(super) fn json(&self) -> Value {
+        json!({
+            "asked": self.asked,
+            "keys": self.keys,
+            "account": self.account.as_ref().map(|it| account(it, clock::wall())),
+        })
+    }
+
     pub(super) fn exit(&self) -> Exit {
         let is_bad = |key: &CheckedKey| {
             matches!(key.state, CheckedKeyState::Rejected | CheckedKeyState::Revoked)

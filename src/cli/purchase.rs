@@ -14,6 +14,7 @@ use crate::billing::checkpoints::charged_without_reply;
 use crate::clock::iso8601;
 use crate::config::Settings;
 use crate::contract::money::Usd;
+use crate::reports::list_of;
 use crate::reports::text::{csv, strip_controls, table};
 use crate::store::{PurchaseId, PurchaseRecord, PurchaseState, Settlement};
 
@@ -117,11 +118,11 @@ async fn list(
         ledger.purchases_since(Duration::ZERO).await?.into_iter().rev().collect()
     };
     rows.retain(|row| state.is_none_or(|state| row.state == state));
-    let (head, cells) = ("id,when,caller,service,model,price,state", rows.iter().map(cells));
+    let (head, cells) = ("id,at,caller,service,model,price,state", rows.iter().map(cells));
     match format {
         OutputFormat::Table => write!(out, "{}", table(head, cells, usize::MAX))?,
         OutputFormat::Csv => write!(out, "{}", csv(head, cells))?,
-        OutputFormat::Json => print_json(&rows.iter().map(json).collect::<Vec<_>>(), out)?,
+        OutputFormat::Json => print_json(&list_of(rows.iter().map(json)), out)?,
     }
     Ok(())
 }
@@ -143,7 +144,7 @@ struct PurchaseRow<'a> {
     id: String,
     at: String,
     #[serde(skip_serializing_if = "Option::is_none")]
-    ended: Option<String>,
+    ended_at: Option<String>,
     caller: &'a str,
     service: &'static str,
     model: &'a str,
@@ -156,7 +157,7 @@ fn json(row: &PurchaseRecord) -> PurchaseRow<'_> {
     PurchaseRow {
         id: row.id.to_string(),
         at: iso8601(row.at),
-        ended: row.ended_at.map(iso8601),
+        ended_at: row.ended_at.map(iso8601),
         caller: &row.caller,
         service: row.service.name(),
         model: &row.model,

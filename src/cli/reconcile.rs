@@ -2,9 +2,11 @@
 
 use std::collections::HashMap;
 use std::io::Write;
+use std::time::Duration;
 
 use clap::ValueEnum;
 use serde::Serialize;
+use serde_json::json;
 
 use super::ledger::{self, GatewayAccess};
 use super::{CommandError, Exit, print_json};
@@ -14,6 +16,7 @@ use crate::billing::reconcile::{self, Decision, Drift, Undecided, Verdict};
 use crate::clock::iso8601;
 use crate::config::{Settings, Target};
 use crate::contract::money::{SignedUsd, Usd};
+use crate::reports::list_of;
 use crate::reports::text::strip_controls;
 use crate::store::{PurchaseRecord, PurchaseState};
 use crate::upstream::billing;
@@ -33,18 +36,16 @@ pub(super) struct Changes {
     pub(super) since_backup: bool,
 }
 
-#[derive(Serialize)]
 struct ReconcileReport {
     dry_run: bool,
     since: Option<String>,
     purchases: Vec<ReportedPurchase>,
-    charged: Option<Usd>,
-    unknown: Option<Usd>,
-    spent: Option<SignedUsd>,
-    drift: Option<String>,
+    drift: Option<Drift>,
     /// With `--since-backup`: what was recorded, or would be.
-    #[serde(skip_serializing_if = "Option::is_none")]
     missing: Option<Usd>,
+    has_new_checkpoint: bool,
+    retry_at: Option<String>,
+    /// What became of the checkpoint, for people.
     checkpoint: String,
 }
 
@@ -56,6 +57,7 @@ struct ReportedPurchase {
     service: &'static str,
     model: String,
     price: Usd,
+    price_micros: u64,
     state: &'static str,
     reason: String,
 }
@@ -69,7 +71,7 @@ pub(super) async fn reconcile(
     let report = compare(settings, changes).await?;
     match format {
         ReportFormat::Text => print(&report, out)?,
-        ReportFormat::Json => print_json(&report, out)?,
+        ReportFormat::Json => print_json(&json(&report), out)?,
     }
     let is_unresolved =
         report.purchases.iter().any(|one| one.state == PurchaseState::Unknown.name());
@@ -110,6 +112,7 @@ async fn compare(
         // Before the new checkpoint, which would hide it from a later run.
         checkpoints::record_missing(&ledger, missing).await?;
     }
+    let has_new_checkpoint = !dry_run && verdict.as_ref().is_none_or(Verdict::is_final);
     let checkpoint = if dry_run {
         let recovered = if is_standalone { ledger::RECOVERED } else { "" };
         format!("dry run: no outcome was resolved{recovered}")
@@ -119,15 +122,15 @@ async fn compare(
         checkpoints::apply_verdict(&ledger, &comparison, verdict.as_ref(), keep).await?;
         describe(verdict.as_ref())
     };
+    let retry_at = verdict.as_ref().and_then(retry_at).filter(|_| !has_new_checkpoint);
     Ok(ReconcileReport {
         dry_run,
         since: comparison.before.map(|before| iso8601(before.snapshot.at)),
         purchases: purchases(&comparison, verdict.as_ref()),
-        charged: drift.map(|drift| drift.charged),
-        unknown: drift.map(|drift| drift.unknown),
-        spent: drift.map(|drift| drift.spent),
-        drift: drift.map(|drift| drift.describe()),
+        drift,
         missing,
+        has_new_checkpoint,
+        retry_at: retry_at.map(iso8601),
         checkpoint,
     })
 }
@@ -153,28 +156,40 @@ fn describe(verdict: Option<&Verdict>) -> String {
     if verdict.is_some_and(Verdict::is_final) {
         return format!("a new checkpoint was recorded; from now on, {by_hand}");
     }
-    let has_decreased = undecided.iter().any(|(_, why)| *why == Undecided::CounterDecreased);
-    match verdict.and_then(|verdict| verdict.retry_after).filter(|_| !has_decreased) {
+    match verdict.and_then(retry_at) {
         Some(time) => format!("the checkpoint stays: try again after {}", iso8601(time)),
         None => format!("the checkpoint stays, but waiting does not help: {by_hand}"),
     }
 }
 
+/// Returns when a later run may decide more, if ever.
+fn retry_at(verdict: &Verdict) -> Option<Duration> {
+    let has_decreased =
+        verdict.undecided.iter().any(|(_, why)| *why == Undecided::CounterDecreased);
+    verdict.retry_after.filter(|_| !has_decreased)
+}
+
+fn json(report: &ReconcileReport) -> impl Serialize + '_ {
+    let ReconcileReport { dry_run, since, drift, missing, retry_at, .. } = report;
+    let (charged, unknown) = (drift.map(|it| it.charged), drift.map(|it| it.unknown));
+    let (spent, unexplained) = (drift.map(|it| it.spent), drift.and_then(|it| it.unexplained));
+    let checkpoint = if report.has_new_checkpoint { "recorded" } else { "kept" };
+    list_of(&report.purchases).with(json!({
+        "dry_run": dry_run,
+        "since": since,
+        "charged": charged, "charged_micros": charged.map(Usd::as_micros),
+        "unknown": unknown, "unknown_micros": unknown.map(Usd::as_micros),
+        "spent": spent, "spent_micros": spent.map(SignedUsd::as_micros),
+        "drift": unexplained, "drift_micros": unexplained.map(SignedUsd::as_micros),
+        "missing": missing, "missing_micros": missing.map(Usd::as_micros),
+        "checkpoint": checkpoint,
+        "retry_at": retry_at,
+    }))
+}
+
 fn print(report: &ReconcileReport, out: &mut impl Write) -> Result<(), CommandError> {
-    let ReconcileReport {
-        dry_run,
-        since,
-        purchases,
-        charged,
-        unknown,
-        spent,
-        drift,
-        missing,
-        checkpoint,
-    } = report;
-    let (Some(since), Some(charged), Some(unknown), Some(spent), Some(drift)) =
-        (since, charged, unknown, spent, drift)
-    else {
+    let ReconcileReport { dry_run, since, purchases, drift, missing, checkpoint, .. } = report;
+    let (Some(since), Some(drift)) = (since, drift) else {
         writeln!(out, "nothing to compare: outcomes can be resolved from the first checkpoint on")?;
         if !purchases.is_empty() {
             let count = purchases.len();
@@ -183,17 +198,17 @@ fn print(report: &ReconcileReport, out: &mut impl Write) -> Result<(), CommandEr
         return Ok(writeln!(out, "{checkpoint}")?);
     };
     writeln!(out, "since      {since}")?;
-    for ReportedPurchase { id, at, caller, service, model, price, state, reason } in purchases {
+    for ReportedPurchase { id, at, caller, service, model, price, state, reason, .. } in purchases {
         let (caller, model, price) = (strip_controls(caller), strip_controls(model), price.short());
         writeln!(out, "{state:<10} {id}  {service} {model}, {price}, {at}, {caller}: {reason}")?;
     }
     if purchases.is_empty() {
         writeln!(out, "unknown    none")?;
     }
-    let (charged, open) = (charged.short(), unknown.short());
+    let (charged, open) = (drift.charged.short(), drift.unknown.short());
     writeln!(out, "ledger     since then, {charged} charged, {open} unknown or in flight")?;
-    writeln!(out, "gateway    {} spent since then", spent.short())?;
-    writeln!(out, "drift      {drift}")?;
+    writeln!(out, "gateway    {} spent since then", drift.spent.short())?;
+    writeln!(out, "drift      {}", drift.describe())?;
     if let Some(missing) = missing {
         let (missing, recorded) = (missing.short(), if *dry_run { "would be" } else { "was" });
         let caller = checkpoints::RESTORE_CALLER;
@@ -224,6 +239,7 @@ fn purchases(comparison: &Comparison, verdict: Option<&Verdict>) -> Vec<Reported
             service: purchase.service.name(),
             model: purchase.model.clone(),
             price: purchase.price,
+            price_micros: purchase.price.as_micros(),
             state: state.name(),
             reason,
         })

@@ -10,6 +10,7 @@ use super::{CommandError, Exit, OutputFormat, print_json, transfer};
 use crate::app::ledger::{self, Migration};
 use crate::clock::iso8601;
 use crate::config::{PostgresConfig, Settings, StoreConfig};
+use crate::reports::list_of;
 use crate::reports::text::{csv, strip_controls, table};
 use crate::store::postgres::{
     InstanceRecord, InstanceState, contract, list_instances, report_restore,
@@ -93,11 +94,11 @@ async fn instances(
     let found = list_instances(&target).await?;
     let rows: Vec<_> = found.iter().map(InstanceRow::of).collect();
     let (head, cells) =
-        ("id,kind,name,process,began,state,ended", rows.iter().map(InstanceRow::cells));
+        ("id,kind,name,process,at,state,ended_at", rows.iter().map(InstanceRow::cells));
     match format {
         OutputFormat::Table => write!(out, "{}", table(head, cells, usize::MAX))?,
         OutputFormat::Csv => write!(out, "{}", csv(head, cells))?,
-        OutputFormat::Json => print_json(&rows, out)?,
+        OutputFormat::Json => print_json(&list_of(rows), out)?,
     }
     Ok(())
 }
@@ -108,22 +109,22 @@ struct InstanceRow {
     kind: String,
     name: String,
     process: i64,
-    began: String,
+    at: String,
     state: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
-    ended: Option<String>,
+    ended_at: Option<String>,
 }
 
 impl InstanceRow {
     fn of(record: &InstanceRecord) -> Self {
-        let (state, ended) = match record.state {
+        let (state, ended_at) = match record.state {
             InstanceState::Alive => ("alive", None),
             InstanceState::Late => ("late", None),
             InstanceState::Ended(at) => ("ended", Some(iso8601(at))),
         };
         let (kind, name) = (record.kind.clone(), strip_controls(&record.name));
-        let began = iso8601(record.began);
-        Self { id: record.id, kind, name, process: record.process, began, state, ended }
+        let at = iso8601(record.began);
+        Self { id: record.id, kind, name, process: record.process, at, state, ended_at }
     }
 
     fn cells(&self) -> [String; 7] {
@@ -132,9 +133,9 @@ impl InstanceRow {
             self.kind.clone(),
             self.name.clone(),
             self.process.to_string(),
-            self.began.clone(),
+            self.at.clone(),
             self.state.to_owned(),
-            self.ended.clone().unwrap_or_default(),
+            self.ended_at.clone().unwrap_or_default(),
         ]
     }
 }

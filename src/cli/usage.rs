@@ -1,15 +1,15 @@
 //! `tollgate usage`: reports spending from the ledger, also while a server runs.
 
-use std::collections::BTreeMap;
 use std::io::Write;
 use std::time::Duration;
 
 use clap::ValueEnum;
-use serde::Serialize;
+use serde_json::json;
 
 use super::{CommandError, Exit, ledger, print_json};
-use crate::clock::{self, Date};
+use crate::clock::{self, Date, iso8601};
 use crate::config::Settings;
+use crate::reports::list_of;
 use crate::reports::text::{csv, table};
 use crate::reports::usage::{SpendTotals, iso_day};
 use crate::store::SpendRow;
@@ -17,7 +17,7 @@ use crate::store::SpendRow;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum GroupBy {
     /// The caller
-    Member,
+    Caller,
     /// The group
     Group,
     /// The model
@@ -39,7 +39,7 @@ pub enum OutputFormat {
 impl GroupBy {
     fn name(self) -> &'static str {
         match self {
-            Self::Member => "member",
+            Self::Caller => "caller",
             Self::Group => "group",
             Self::Model => "model",
             Self::Day => "day",
@@ -48,7 +48,7 @@ impl GroupBy {
 
     fn key(self, row: &SpendRow) -> String {
         match self {
-            Self::Member => row.caller.clone(),
+            Self::Caller => row.caller.clone(),
             Self::Group => row.group.clone().unwrap_or_default(),
             Self::Model => row.model.clone(),
             Self::Day => iso_day(row.day),
@@ -109,10 +109,15 @@ pub(super) async fn usage(
         }
         OutputFormat::Csv => write!(out, "{}", csv(&head(by), lines))?,
         OutputFormat::Json => {
-            let names = || by.iter().map(|by| by.name());
-            let group = |(key, sum)| UsageGroup { key: names().zip(key).collect(), sum };
-            let rows = groups.iter().map(group).collect();
-            print_json(&UsageDocument { rows, total }, out)?;
+            let row = |(key, sum): (&Vec<String>, &SpendTotals)| {
+                let mut row = sum.json();
+                for (by, value) in by.iter().zip(key) {
+                    row[by.name()] = json!(value);
+                }
+                row
+            };
+            let facts = json!({ "since": iso8601(since), "total": total.json() });
+            print_json(&list_of(groups.iter().map(row)).with(facts), out)?;
         }
     }
     Ok(Exit::Done)
@@ -125,20 +130,6 @@ fn head(by: &[GroupBy]) -> String {
 
 fn line(key: &[String], sum: &SpendTotals) -> Vec<String> {
     [key, &sum.columns()].concat()
-}
-
-#[derive(Serialize)]
-struct UsageDocument<'a> {
-    rows: Vec<UsageGroup<'a>>,
-    total: SpendTotals,
-}
-
-#[derive(Serialize)]
-struct UsageGroup<'a> {
-    #[serde(flatten)]
-    key: BTreeMap<&'static str, &'a String>,
-    #[serde(flatten)]
-    sum: &'a SpendTotals,
 }
 
 #[cfg(test)]
@@ -202,9 +193,9 @@ mod tests {
         let lines = ["a,b", "plain", "say \"hi\""].map(|key| line(&[key.to_owned()], &sum));
         let figures = "1,0.003000,0.000000,0.000000,0.000000";
         assert_eq!(
-            csv(&head(&[GroupBy::Member]), lines.into_iter()),
+            csv(&head(&[GroupBy::Caller]), lines.into_iter()),
             format!(
-                "member,count,charged,unknown,held,saved\n\"a,b\",{figures}\nplain,{figures}\n\"say \"\"hi\"\"\",{figures}\n"
+                "caller,count,charged,unknown,held,saved\n\"a,b\",{figures}\nplain,{figures}\n\"say \"\"hi\"\"\",{figures}\n"
             )
         );
     }

@@ -100,11 +100,11 @@ fn text(value: &RawValue) -> Option<String> {
 
 #[derive(Serialize)]
 pub struct StatusDocument<'a> {
-    request_id: &'a str,
-    state: &'static str,
+    pub request_id: &'a str,
+    pub state: &'static str,
     /// When the gateway reported it; `null` before the first status.
-    at: Option<String>,
-    status: Option<Box<RawValue>>,
+    pub at: Option<String>,
+    pub status: Option<Box<RawValue>>,
 }
 
 impl<'a> StatusDocument<'a> {

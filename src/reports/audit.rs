@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use http::StatusCode;
-use serde_json::{Value, json};
+use serde::Serialize;
+use serde_json::json;
 
-use super::{Reports, unavailable};
+use super::{Reports, list_of, unavailable};
 use crate::clock::iso8601;
 use crate::problem::Problem;
 use crate::response::{self, Response};
@@ -25,17 +26,27 @@ impl Reports {
 }
 
 /// Returns the report's JSON. `has_more` is whether there are earlier entries than these.
-pub fn document(entries: &[AuditEntry], has_more: bool) -> Value {
+pub fn document(entries: &[AuditEntry], has_more: bool) -> impl Serialize {
     let row = |entry: &AuditEntry| {
+        let (caller, group) = concerned(entry);
         json!({
             "id": entry.id,
             "at": iso8601(entry.at),
             "by": &*entry.by,
             "act": &*entry.act,
-            "of": &*entry.of,
+            "caller": caller,
+            "group": group,
             "old": entry.old.as_deref(),
             "new": entry.new.as_deref(),
         })
     };
-    json!({ "entries": entries.iter().map(row).collect::<Vec<_>>(), "more": has_more })
+    list_of(entries.iter().map(row)).with(json!({ "more": has_more }))
+}
+
+/// Returns the caller or the group that an act concerns.
+pub fn concerned(entry: &AuditEntry) -> (Option<&str>, Option<&str>) {
+    match entry.of.strip_prefix("group:") {
+        Some(group) => (None, Some(group)),
+        None => (Some(&entry.of), None),
+    }
 }

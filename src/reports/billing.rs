@@ -1,10 +1,13 @@
 //! `GET /bff/admin/billing`: the account as the gateway reports it, its history, and the unknown
 //! purchases. Of a key it shows the name and the public prefix.
 
+use std::time::Duration;
+
 use http::StatusCode;
+use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::{Reports, unavailable};
+use super::{Reports, list_of, unavailable};
 use crate::billing::summary::{SummaryReading, visible_prefix};
 use crate::clock::iso8601;
 use crate::contract::money::{SignedUsd, Usd};
@@ -24,7 +27,7 @@ impl Reports {
         let rows = self.store.unknown_purchases(MAX_UNKNOWN + 1).await.map_err(unavailable)?;
         let snapshots = self.store.latest_snapshots(MAX_CHECKPOINTS).await.map_err(unavailable)?;
         let document = json!({
-            "account": self.summary.reading().as_ref().map(account),
+            "account": self.summary.reading().map(|SummaryReading { listing, as_of, .. }| account(&listing, as_of)),
             "stale": self.summary.is_stale(),
             "checkpoints": snapshots.iter().map(checkpoint).collect::<Vec<_>>(),
             "unknown": unknown_purchases(&rows),
@@ -33,12 +36,12 @@ impl Reports {
     }
 }
 
-fn account(SummaryReading { listing, as_of, .. }: &SummaryReading) -> Value {
-    let ApiKeysResponse { keys, billing } = listing.as_ref();
+/// Returns the account's JSON, as the gateway described it at a time.
+pub fn account(ApiKeysResponse { keys, billing }: &ApiKeysResponse, at: Duration) -> Value {
     let balance = billing.balance();
     let spent = Usd::cents(billing.usage.total_spent_cents);
     json!({
-        "as_of": iso8601(*as_of),
+        "at": iso8601(at),
         "balance": balance, "balance_micros": balance.as_micros(),
         "spent": spent, "spent_micros": spent.as_micros(),
         "chats": billing.usage.chat.count,
@@ -55,9 +58,9 @@ fn key(row: &ApiKey) -> Value {
         "name": row.name,
         "prefix": visible_prefix(&row.key_prefix).chars().take(MAX_PREFIX).collect::<String>(),
         "state": if row.revoked_at.is_none() { "active" } else { "revoked" },
-        "created": row.created_at,
-        "last_used": row.last_used_at,
-        "revoked": row.revoked_at,
+        "created_at": row.created_at,
+        "last_used_at": row.last_used_at,
+        "revoked_at": row.revoked_at,
         "uses": row.usage_count,
     })
 }
@@ -73,7 +76,7 @@ fn checkpoint(snapshot: &Snapshot) -> Value {
     })
 }
 
-fn unknown_purchases(rows: &[PurchaseRecord]) -> Value {
+fn unknown_purchases(rows: &[PurchaseRecord]) -> impl Serialize + use<> {
     let listed = &rows[..rows.len().min(MAX_UNKNOWN)];
     let sum = listed.iter().try_fold(Usd::ZERO, |sum, row| sum.checked_add(row.price));
     let sum = sum.unwrap_or(Usd::micros(u64::MAX));
@@ -87,10 +90,9 @@ fn unknown_purchases(rows: &[PurchaseRecord]) -> Value {
             "price": row.price, "price_micros": row.price.as_micros(),
         })
     };
-    json!({
+    list_of(listed.iter().map(purchase)).with(json!({
         "count": listed.len(),
         "more": rows.len() > MAX_UNKNOWN,
         "price": sum, "price_micros": sum.as_micros(),
-        "purchases": listed.iter().map(purchase).collect::<Vec<_>>(),
-    })
+    }))
 }

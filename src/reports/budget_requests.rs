@@ -3,7 +3,7 @@
 use http::StatusCode;
 use serde_json::{Value, json};
 
-use super::{Reports, unavailable};
+use super::{Reports, list_of, unavailable};
 use crate::clock::iso8601;
 use crate::problem::Problem;
 use crate::response::{self, Response};
@@ -12,8 +12,7 @@ use crate::store::BudgetRequest;
 impl Reports {
     pub async fn admin_budget_requests(&self) -> Result<Response, Problem> {
         let requests = self.store.budget_requests().await.map_err(unavailable)?;
-        let rows: Vec<_> = requests.iter().map(row).collect();
-        Ok(response::json(StatusCode::OK, &json!({ "requests": rows })))
+        Ok(response::json(StatusCode::OK, &list_of(requests.iter().map(row))))
     }
 }
 

@@ -1,9 +1,10 @@
 //! The groups and their spending: `GET /bff/admin/groups` and `tollgate group list`.
 
 use http::StatusCode;
+use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::{Reports, budget_rows, unavailable};
+use super::{Reports, budget_rows, list_of, unavailable};
 use crate::problem::Problem;
 use crate::response::{self, Response};
 use crate::store::{BudgetScope, Group, PeriodSpend, Store, Unavailable};
@@ -42,8 +43,8 @@ impl Reports {
     }
 }
 
-pub fn document(listed: &[GroupSpend]) -> Value {
-    json!({ "groups": listed.iter().map(row).collect::<Vec<_>>() })
+pub fn document(listed: &[GroupSpend]) -> impl Serialize {
+    list_of(listed.iter().map(row))
 }
 
 fn row(GroupSpend { group, spent }: &GroupSpend) -> Value {

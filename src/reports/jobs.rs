@@ -1,13 +1,12 @@
 //! `GET /bff/jobs`: the caller's jobs; `GET /bff/admin/jobs`: the latest jobs of all, without their
 //! content.
 
-use std::collections::HashMap;
-
 use http::StatusCode;
 use serde::Serialize;
-use serde_json::json;
+use serde_json::value::RawValue;
+use serde_json::{Value, json};
 
-use super::{Reports, unavailable};
+use super::{Reports, list_of, unavailable};
 use crate::clock::{self, iso8601};
 use crate::contract::money::Usd;
 use crate::jobs::{JobRegistry, StatusDocument};
@@ -19,15 +18,17 @@ const MAX_ADMIN_JOBS: usize = 200;
 
 #[derive(Serialize)]
 struct OwnJob<'a> {
+    request_id: &'a str,
     model: &'a str,
     price: Usd,
     price_micros: u64,
-    ordered_at: String,
+    at: String,
     /// Only for the caller who ordered it; others may name a job of an open-mode caller.
     #[serde(skip_serializing_if = "Option::is_none")]
     prompt: Option<&'a str>,
-    #[serde(flatten)]
-    status: StatusDocument<'a>,
+    state: &'static str,
+    status_at: Option<String>,
+    status: Option<Box<RawValue>>,
 }
 
 /// Lists the named jobs that exist, in that order, or all of the caller's if none is named.
@@ -47,36 +48,48 @@ pub async fn list(
     if named.is_empty() {
         found = jobs.list(caller).await?;
     }
-    let owner = caller.to_string();
-    let rows = found.iter().map(|job| OwnJob {
-        model: &job.model,
-        price: job.price,
-        price_micros: job.price.as_micros(),
-        ordered_at: iso8601(job.at),
-        prompt: job.prompt.as_deref().filter(|_| *job.owner == *owner),
-        status: StatusDocument::new(&job.request_id, job.latest_update.as_ref()),
+    let caller = caller.to_string();
+    let own = found.iter().map(|job| {
+        let document = StatusDocument::new(&job.request_id, job.latest_update.as_ref());
+        let StatusDocument { request_id, state, at: status_at, status } = document;
+        OwnJob {
+            request_id,
+            model: &job.model,
+            price: job.price,
+            price_micros: job.price.as_micros(),
+            at: iso8601(job.at),
+            prompt: job.prompt.as_deref().filter(|_| *job.owner == *caller),
+            state,
+            status_at,
+            status,
+        }
     });
-    Ok(response::json(StatusCode::OK, &HashMap::from([("jobs", rows.collect::<Vec<_>>())])))
+    Ok(response::json(StatusCode::OK, &list_of(own)))
 }
 
 impl Reports {
     pub async fn admin_jobs(&self) -> Result<Response, Problem> {
         let jobs = self.store.latest_jobs(MAX_ADMIN_JOBS).await.map_err(unavailable)?;
-        let row = |job: &Job| {
-            let latest = job.latest_update.as_ref();
-            json!({
-                "request_id": &*job.request_id,
-                "purchase": job.purchase.map(|id| id.to_string()),
-                "owner": &*job.owner,
-                "model": &*job.model,
-                "price": job.price, "price_micros": job.price.as_micros(),
-                "state": latest.map_or("open", |update| update.state.name()),
-                "ordered_at": iso8601(job.at),
-                "age_seconds": clock::wall().saturating_sub(job.at).as_secs(),
-                "status_at": latest.map(|update| iso8601(update.at)),
-            })
-        };
-        let document = json!({ "jobs": jobs.iter().map(row).collect::<Vec<_>>() });
-        Ok(response::json(StatusCode::OK, &document))
+        Ok(response::json(StatusCode::OK, &document(&jobs)))
     }
+}
+
+/// Returns the JSON of jobs, without their content.
+pub fn document(jobs: &[Job]) -> impl Serialize {
+    list_of(jobs.iter().map(row))
+}
+
+fn row(job: &Job) -> Value {
+    let latest = job.latest_update.as_ref();
+    json!({
+        "request_id": &*job.request_id,
+        "purchase": job.purchase.map(|id| id.to_string()),
+        "caller": &*job.owner,
+        "model": &*job.model,
+        "price": job.price, "price_micros": job.price.as_micros(),
+        "state": latest.map_or("open", |update| update.state.name()),
+        "at": iso8601(job.at),
+        "age_seconds": clock::wall().saturating_sub(job.at).as_secs(),
+        "status_at": latest.map(|update| iso8601(update.at)),
+    })
 }

@@ -64,7 +64,7 @@ impl MeReport {
             if let Ok(Ok(Some(RemainingCredit { amount, as_of }))) = balance {
                 document["balance"] = json!({
                     "amount": amount, "amount_micros": amount.as_micros(),
-                    "as_of": clock::iso8601(as_of),
+                    "at": clock::iso8601(as_of),
                     "stale": self.summary.is_stale(),
                 });
             }
@@ -113,8 +113,8 @@ impl MeReport {
         Ok(json!({
             "name": &**name,
             "prefix": &**prefix,
-            "created": clock::iso8601(*created_at),
-            "last_used": last_used.map(clock::iso8601),
+            "added_at": clock::iso8601(*created_at),
+            "last_used_at": last_used.map(clock::iso8601),
             "until": Date::before(*expires_at).to_string(),
             "budgets": rows.iter().map(BudgetRow::document).collect::<Vec<_>>(),
         }))
@@ -173,7 +173,7 @@ impl BudgetRow {
             "limit": limit, "limit_micros": limit.as_micros(),
             "spent": spent, "spent_micros": spent.as_micros(),
             "left": left, "left_micros": left.as_micros(),
-            "renews": self.renews_at.map(clock::iso8601),
+            "renews_at": self.renews_at.map(clock::iso8601),
         });
         add_extra(&mut document, self.extra);
         document

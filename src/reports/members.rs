@@ -3,9 +3,10 @@
 use std::sync::Arc;
 
 use http::StatusCode;
+use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::{Reports, add_extra, budget_rows, unavailable};
+use super::{Reports, add_extra, budget_rows, list_of, unavailable};
 use crate::clock::iso8601;
 use crate::contract::money::Usd;
 use crate::problem::Problem;
@@ -67,8 +68,8 @@ impl Reports {
 }
 
 /// `shared` is `budget.caller`, which applies to each member in addition to its own budget.
-pub fn document(listed: &[MemberSpend], shared: SpendLimit) -> Value {
-    json!({ "members": listed.iter().map(|one| row(one, shared)).collect::<Vec<_>>() })
+pub fn document(listed: &[MemberSpend], shared: SpendLimit) -> impl Serialize {
+    list_of(listed.iter().map(|one| row(one, shared)))
 }
 
 fn row(listed: &MemberSpend, shared: SpendLimit) -> Value {
@@ -87,8 +88,8 @@ fn row(listed: &MemberSpend, shared: SpendLimit) -> Value {
         "group": member.group.as_deref(),
         "state": listed.state(),
         "token_prefix": &*member.prefix,
-        "added": iso8601(member.added_at),
-        "revoked": member.revoked_at.map(iso8601),
+        "added_at": iso8601(member.added_at),
+        "revoked_at": member.revoked_at.map(iso8601),
         "may_buy": member.may_buy.as_ref().map(|rule| rule.names().collect::<Vec<_>>()),
         "budgets": budgets,
     });

@@ -1,7 +1,7 @@
 //! Reports for callers and admins: limits, spending, members, jobs and the account.
 
 pub mod audit;
-mod billing;
+pub mod billing;
 pub mod budget_requests;
 pub mod groups;
 pub mod jobs;
@@ -11,6 +11,7 @@ pub mod queue;
 pub mod text;
 pub mod usage;
 
+use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::billing::summary::BillingSummary;
@@ -27,6 +28,26 @@ pub struct Reports {
     /// Whether callers are identified by more than an IP address.
     pub identifies_callers: bool,
     pub queue: ReportQueue,
+}
+
+/// The JSON of a list, which has the same shape in every report and command: `{"rows": […]}`, and facts
+/// about all rows beside it. In a row, `at` is when it began or happened, and other times end in `_at`.
+/// Each amount is in dollars, and in micro-dollars under its name with `_micros`.
+#[derive(Serialize)]
+pub struct List<T, F = ()> {
+    rows: Vec<T>,
+    #[serde(flatten)]
+    facts: F,
+}
+
+pub fn list_of<T>(rows: impl IntoIterator<Item = T>) -> List<T> {
+    List { rows: rows.into_iter().collect(), facts: () }
+}
+
+impl<T> List<T> {
+    pub fn with<F: Serialize>(self, facts: F) -> List<T, F> {
+        List { rows: self.rows, facts }
+    }
 }
 
 /// Lists all periods, also those without a limit. Limits include the extra.

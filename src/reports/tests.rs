@@ -223,8 +223,8 @@ async fn members_are_listed_with_budgets_and_spend_and_without_tokens() {
     test.store.change_member(&operator(), "bob".into(), MemberChange::Revoke).await.unwrap();
     test.buy("member:ann", "alpha", Usd::mills(3), charged(Usd::mills(3))).await;
     let json = text(test.reports.admin_members().await.unwrap()).await;
-    let ann = r#"{"name":"ann","role":"admin","state":"active","token_prefix":"tg_abcdef","added":"2025-11-20T12:00:00.000Z","revoked":null,"may_buy":null,"group":null,"budgets":[{"period":"day","limit":"5.000000","limit_micros":5000000,"effective":"5.000000","effective_micros":5000000,"spent":"0.003000","spent_micros":3000},{"period":"week","limit":null,"limit_micros":null,"effective":null,"effective_micros":null,"spent":"0.003000","spent_micros":3000},{"period":"month","limit":null,"limit_micros":null,"effective":null,"effective_micros":null,"spent":"0.003000","spent_micros":3000},{"period":"ever","limit":null,"limit_micros":null,"effective":null,"effective_micros":null,"spent":"0.003000","spent_micros":3000}]}"#;
-    let members = parse(&json)["members"].take();
+    let ann = r#"{"name":"ann","role":"admin","state":"active","token_prefix":"tg_abcdef","added_at":"2025-11-20T12:00:00.000Z","revoked_at":null,"may_buy":null,"group":null,"budgets":[{"period":"day","limit":"5.000000","limit_micros":5000000,"effective":"5.000000","effective_micros":5000000,"spent":"0.003000","spent_micros":3000},{"period":"week","limit":null,"limit_micros":null,"effective":null,"effective_micros":null,"spent":"0.003000","spent_micros":3000},{"period":"month","limit":null,"limit_micros":null,"effective":null,"effective_micros":null,"spent":"0.003000","spent_micros":3000},{"period":"ever","limit":null,"limit_micros":null,"effective":null,"effective_micros":null,"spent":"0.003000","spent_micros":3000}]}"#;
+    let members = parse(&json)["rows"].take();
     assert_eq!(members[0], parse(ann));
     assert_eq!((&members[1]["name"], &members[1]["state"]), (&json!("bob"), &json!("revoked")));
     assert!(!json.contains("[7,7") && !json.contains("0707"), "{json}");
@@ -256,15 +256,15 @@ async fn admin_jobs_are_newest_first_without_content() {
     let json = text(test.reports.admin_jobs().await.unwrap()).await;
     let expected = |name: &str, owner: &str, state: &str, row: &Value| {
         json!({
-            "request_id": name, "owner": owner, "model": "video-a-2", "state": state,
+            "request_id": name, "caller": owner, "model": "video-a-2", "state": state,
             "purchase": null, "price": "3.000000", "price_micros": 3_000_000,
-            "ordered_at": row["ordered_at"].as_str().expect("a time"),
+            "at": row["at"].as_str().expect("a time"),
             "age_seconds": row["age_seconds"].as_u64().expect("a number"),
             "status_at": row["status_at"],
         })
     };
     let report = parse(&json);
-    let [newest, next] = &report["jobs"].as_array().unwrap()[..] else { panic!("{json}") };
+    let [newest, next] = &report["rows"].as_array().unwrap()[..] else { panic!("{json}") };
     assert_eq!(*newest, expected("b", "192.0.2.1", "open", newest));
     assert_eq!(*next, expected("a", "member:ann", "finished", next));
     assert!(newest["status_at"].is_null() && next["status_at"].is_string(), "{json}");
@@ -292,20 +292,20 @@ async fn admin_billing_names_keys_without_secrets() {
     test.buy("member:ann", "alpha", Usd::mills(6), charged(Usd::mills(6))).await;
     let json = text(test.reports.admin_billing().await.unwrap()).await;
     let mut report = parse(&json);
-    assert!(report["account"]["as_of"].take().is_string());
+    assert!(report["account"]["at"].take().is_string());
     assert_eq!(report["account"]["keys"][1]["prefix"], "svc_sk_CANARY_0123456789");
     assert_eq!(report["account"]["keys"][1]["state"], "revoked");
     report["account"]["keys"].as_array_mut().unwrap().pop();
-    let account = r#"{"as_of":null,"balance":"42.100000","balance_micros":42100000,"spent":"7.900000","spent_micros":7900000,"chats":3,"limit":{"requests":60,"seconds":60},"keys":[{"name":"web","prefix":"svc_sk_ab12","state":"active","created":"2025-01-01T00:00:00Z","last_used":null,"revoked":null,"uses":7}]}"#;
+    let account = r#"{"at":null,"balance":"42.100000","balance_micros":42100000,"spent":"7.900000","spent_micros":7900000,"chats":3,"limit":{"requests":60,"seconds":60},"keys":[{"name":"web","prefix":"svc_sk_ab12","state":"active","created_at":"2025-01-01T00:00:00Z","last_used_at":null,"revoked_at":null,"uses":7}]}"#;
     assert_eq!(report["account"], parse(account));
     assert_eq!(report["stale"], false);
     let latest = r#"{"at":"2025-11-20T13:00:00.000Z","balance":"45.000000","balance_micros":45000000,"spent":"5.000000","spent_micros":5000000,"chats":2}"#;
     assert_eq!(report["checkpoints"][0], parse(latest));
     assert_eq!(report["checkpoints"][1]["at"], "2025-11-20T12:00:00.000Z");
     assert_eq!(report["checkpoints"][1]["balance"], "50.000000");
-    let purchase = &mut report["unknown"]["purchases"][0];
+    let purchase = &mut report["unknown"]["rows"][0];
     assert!(purchase["id"].take().is_string() && purchase["at"].take().is_string());
-    let unknown = r#"{"count":1,"more":false,"price":"0.003000","price_micros":3000,"purchases":[{"id":null,"at":null,"caller":"member:ann","service":"chat","model":"alpha","price":"0.003000","price_micros":3000}]}"#;
+    let unknown = r#"{"count":1,"more":false,"price":"0.003000","price_micros":3000,"rows":[{"id":null,"at":null,"caller":"member:ann","service":"chat","model":"alpha","price":"0.003000","price_micros":3000}]}"#;
     assert_eq!(report["unknown"], parse(unknown));
     assert!(!json.contains(&CANARY[24..]), "{json}");
 }
@@ -314,7 +314,7 @@ async fn admin_billing_names_keys_without_secrets() {
 async fn admin_billing_works_without_an_answer_of_the_gateway() {
     let test = reports_with(None);
     let json = text(test.reports.admin_billing().await.unwrap()).await;
-    let unknown = r#"{"count":0,"more":false,"price":"0.000000","price_micros":0,"purchases":[]}"#;
+    let unknown = r#"{"count":0,"more":false,"price":"0.000000","price_micros":0,"rows":[]}"#;
     let report = format!(r#"{{"account":null,"stale":true,"checkpoints":[],"unknown":{unknown}}}"#);
     assert_eq!(parse(&json), parse(&report));
 }

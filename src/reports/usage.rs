@@ -5,11 +5,10 @@ use std::time::Duration;
 
 use http::header::{CACHE_CONTROL, CONTENT_DISPOSITION};
 use http::{HeaderValue, StatusCode};
-use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::text::csv;
-use super::{Reports, unavailable};
+use super::{Reports, list_of, unavailable};
 use crate::clock::{self, Date};
 use crate::contract::money::Usd;
 use crate::problem::{FORBIDDEN, LEDGER_UNAVAILABLE, Problem};
@@ -21,7 +20,7 @@ use crate::validate::{UsageDays, UsageFormat, too_many_rows};
 pub(super) const MAX_ROWS: usize = 20_000;
 
 /// Totals of purchases. Released ones are left out, all others count as spent.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SpendTotals {
     pub count: u64,
     pub charged: Usd,
@@ -59,6 +58,17 @@ impl SpendTotals {
 
     fn spent(&self) -> Usd {
         saturating_sum(saturating_sum(self.charged, self.unknown), self.held)
+    }
+
+    pub fn json(&self) -> Value {
+        let Self { count, charged, unknown, held, saved } = self;
+        json!({
+            "count": count,
+            "charged": charged, "charged_micros": charged.as_micros(),
+            "unknown": unknown, "unknown_micros": unknown.as_micros(),
+            "held": held, "held_micros": held.as_micros(),
+            "saved": saved, "saved_micros": saved.as_micros(),
+        })
     }
 
     pub fn columns(&self) -> [String; 5] {
@@ -101,12 +111,11 @@ impl Reports {
         };
         let totals = SpendTotals::of(&rows);
         let (total, saved) = (totals.spent(), totals.saved);
-        let document = json!({
+        let document = list_of(rows.iter().map(row)).with(json!({
             "since": clock::iso8601(since),
             "total": total, "total_micros": total.as_micros(),
             "saved": saved, "saved_micros": saved.as_micros(),
-            "rows": rows.iter().map(row).collect::<Vec<_>>(),
-        });
+        }));
         Ok(response::json(StatusCode::OK, &document))
     }
 
@@ -125,7 +134,7 @@ impl Reports {
             return Ok(csv_download(&rows));
         }
         let row = |row: &SpendRow| {
-            let mut figures = figures(SpendTotals::of([row]));
+            let mut figures = SpendTotals::of([row]).json();
             figures["caller"] = json!(row.caller);
             figures["group"] = json!(row.group);
             figures["day"] = json!(iso_day(row.day));
@@ -133,11 +142,10 @@ impl Reports {
             figures["model"] = json!(row.model);
             figures
         };
-        let document = json!({
+        let document = list_of(rows.iter().map(row)).with(json!({
             "since": clock::iso8601(since),
-            "total": figures(SpendTotals::of(&rows)),
-            "rows": rows.iter().map(row).collect::<Vec<_>>(),
-        });
+            "total": SpendTotals::of(&rows).json(),
+        }));
         Ok(response::json(StatusCode::OK, &document))
     }
 }
@@ -151,16 +159,6 @@ fn beginning(UsageDays { count, utc_offset }: UsageDays) -> Duration {
     let today = Date::at(local).days();
     let start = Date::from_days((today + 1).saturating_sub(count)).start();
     if is_behind { start + ahead } else { start.saturating_sub(ahead) }
-}
-
-fn figures(SpendTotals { count, charged, unknown, held, saved }: SpendTotals) -> Value {
-    json!({
-        "count": count,
-        "charged": charged, "charged_micros": charged.as_micros(),
-        "unknown": unknown, "unknown_micros": unknown.as_micros(),
-        "held": held, "held_micros": held.as_micros(),
-        "saved": saved, "saved_micros": saved.as_micros(),
-    })
 }
 
 fn csv_download(rows: &[SpendRow]) -> Response {

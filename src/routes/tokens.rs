@@ -6,6 +6,7 @@ use serde_json::json;
 use super::HandlerContext;
 use crate::clock;
 use crate::problem::{FORBIDDEN, Problem, RATE_LIMITED};
+use crate::reports::list_of;
 use crate::response::{self, HandlerResult, Response};
 use crate::validate;
 
@@ -18,7 +19,7 @@ pub(super) async fn list(cx: HandlerContext) -> HandlerResult {
     for token in &tokens {
         rows.push(cx.handlers.me.own_token(token).await?);
     }
-    Ok(response::json(StatusCode::OK, &json!({ "tokens": rows })))
+    Ok(response::json(StatusCode::OK, &list_of(rows)))
 }
 
 pub(super) async fn add(cx: HandlerContext) -> HandlerResult {

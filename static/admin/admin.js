@@ -13,25 +13,25 @@ const TEXT = {
   announced: (amount, days) => `${amount} in ${days} days by everyone`,
   failed: 'Could not load this view.',
   open: 'Unknown outcomes',
-  byMember: 'By member',
+  byMember: 'By caller',
   byGroup: 'By group',
   noGroup: 'No group',
-  details: 'By member, day and model',
-  spending: { label: 'Spending by member, day and model', columns: ['Member', 'Day', 'Model', 'Kind', '>Purchases', '>Spent'] },
+  details: 'By caller, day and model',
+  spending: { label: 'Spending by caller, day and model', columns: ['Caller', 'Day', 'Model', 'Kind', '>Purchases', '>Spent'] },
   unknown: (count, more, amount) => (count === 1 && !more
     ? `1 purchase (${amount}) has an unknown outcome. ` : `${more ? 'More than ' : ''}${count} purchases (${amount}) have an unknown outcome. `),
   settle: (count) => `${count === 1 ? 'It counts' : 'They count'} as spent until settled. To settle, run on the server: `,
   // The sandbox has no account to compare with.
   command: { live: 'tollgate reconcile', sandbox: 'tollgate purchase resolve ID charged' },
   which: 'Show them',
-  unknowns: { label: 'Unknown outcomes', columns: ['Time', 'Member', 'Model', '>Price', 'ID'] },
+  unknowns: { label: 'Unknown outcomes', columns: ['Time', 'Caller', 'Model', '>Price', 'ID'] },
   balance: 'Account balance',
   spentSoFar: 'Spent so far',
   asOf: (at, stale) => `as of ${at}${stale ? '; the gateway has not answered since' : ''}`,
   noBalance: 'The gateway has not reported a balance yet.',
   balances: 'Balance',
   noBalances: 'A chart of the balance appears after two reconciliations.',
-  videos: { label: 'Latest videos', columns: ['Ordered', 'Member', 'Model', 'State', '>Price'] },
+  videos: { label: 'Latest videos', columns: ['Ordered', 'Caller', 'Model', 'State', '>Price'] },
   noVideos: 'No videos yet.',
   more: (count) => `Show ${count} more`,
 };
@@ -52,7 +52,7 @@ export const shown = () => load();
 async function load() {
   const days = daysOf('admin');
   try {
-    const [usage, { requests }, { jobs }, billing] = await Promise.all([
+    const [usage, { rows: requests }, { rows: jobs }, billing] = await Promise.all([
       read(`/bff/admin/usage?since=${days}d&utc_offset=${utcOffset()}`), read('/bff/admin/budget-requests'), read('/bff/admin/jobs'), read('/bff/admin/billing')]);
     const rows = usage.rows.map((row) => ({ ...row, spent_micros: spentOf(row), caller: plainName(row.caller) }));
     loaded = { rows, total: spentOf(usage.total), saved: usage.total.saved_micros, requests, jobs, billing, days };
@@ -145,20 +145,20 @@ async function saveCsv(days) {
   saveFile(await response.text(), `everyone-${lastDays(1)[0]}.csv`, 'text/csv');
 }
 
-function unknown({ count, more, price_micros: prices, purchases }) {
+function unknown({ count, more, price_micros: prices, rows }) {
   if (!count) return [];
   return [element('div', { class: 'problem', 'data-charged': 'unknown' },
     element('p', {}, element('strong', { text: TEXT.unknown(count, more, price(prices)) }),
       TEXT.settle(count), element('code', { text: TEXT.command[mode] })),
     element('details', {}, element('summary', { text: TEXT.which }),
       table(TEXT.unknowns.label, TEXT.unknowns.columns,
-        purchases.map(({ at, caller, model, price_micros: cost, id }) => [time(at), plainName(caller), model, money(cost), id]))))];
+        rows.map(({ at, caller, model, price_micros: cost, id }) => [time(at), plainName(caller), model, money(cost), id]))))];
 }
 
 function account({ billing: { account: said, stale, checkpoints } }) {
   const points = checkpoints.map(({ at, balance_micros: micros }) => ({ at: Date.parse(at), micros })).reverse();
   return [
-    said ? figures([[TEXT.balance, price(said.balance_micros), TEXT.asOf(when(said.as_of), stale)], [TEXT.spentSoFar, price(said.spent_micros), '']])
+    said ? figures([[TEXT.balance, price(said.balance_micros), TEXT.asOf(when(said.at), stale)], [TEXT.spentSoFar, price(said.spent_micros), '']])
       : element('p', { text: TEXT.noBalance }),
     points.length > 1 ? trend(points) : element('p', { class: 'hint', text: TEXT.noBalances }),
   ];
@@ -188,7 +188,7 @@ function videos({ jobs }) {
   if (!jobs.length) return [element('p', { class: 'empty', text: TEXT.noVideos })];
   const rest = jobs.length - jobsShown;
   return [table(TEXT.videos.label, TEXT.videos.columns, jobs.slice(0, jobsShown).map((job) =>
-    [time(job.ordered_at), plainName(job.owner), job.model, job.state, money(job.price_micros)]), { cards: true }),
+    [time(job.at), plainName(job.caller), job.model, job.state, money(job.price_micros)]), { cards: true }),
   rest > 0 ? button(TEXT.more(rest), () => {
     jobsShown = Infinity;
     void draw();

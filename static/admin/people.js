@@ -55,7 +55,7 @@ const TEXT = {
   addGroup: 'Add a group',
   remove: 'Remove',
   removeOf: (name) => `Remove the group ${name}`,
-  audit: { label: 'Changes', columns: ['Time', 'By', 'Change', 'Of', 'Before', 'After'] },
+  audit: { label: 'Changes', columns: ['Time', 'By', 'Change', 'Caller', 'Before', 'After'] },
   noChanges: 'No changes yet.',
   older: 'Show older ones',
 };
@@ -107,7 +107,7 @@ function budgetCells({ name, budgets, extra_micros: extra, extra_until: until })
 
 /** Requests for more budget, then the members. */
 export async function members(view) {
-  const [{ members: people }, { groups }] = await Promise.all([read('/bff/admin/members'), read('/bff/admin/groups')]);
+  const [{ rows: people }, { rows: groups }] = await Promise.all([read('/bff/admin/members'), read('/bff/admin/groups')]);
   const place = element('div');
   const list = () => {
     const some = people.filter(({ name, role, state, group }) => `${name} ${role} ${state} ${group ?? ''}`.toLowerCase().includes(wanted.trim().toLowerCase()));
@@ -145,7 +145,7 @@ const memberFields = ({ role = 'member', group, may_buy: mayBuy, budgets }, grou
 ];
 
 function member(view, one, groups) {
-  const { name, role, state, group, token_prefix: prefix, added } = one;
+  const { name, role, state, group, token_prefix: prefix, added_at: added } = one;
   return [state === 'revoked' ? name : opener(name, () => editMember(view, one, groups)),
     (TEXT.roles[role] ?? role) + (state === 'active' ? '' : `, ${state}`), group ?? '',
     ...budgetCells(one), `${prefix}…`, { text: dayOf(added), by: added }];
@@ -185,7 +185,7 @@ function request(view, { id, caller, amount_micros: micros, reason, at }) {
 }
 
 export async function groups(view) {
-  const { groups: all } = await read('/bff/admin/groups');
+  const { rows: all } = await read('/bff/admin/groups');
   const add = () => ask(view, TEXT.groups.label, {
     title: TEXT.addGroup, label: TEXT.addGroup, fields: [{ name: 'name', label: TEXT.name }, ...limitFields()],
     send: poster('/bff/admin/groups'),
@@ -208,10 +208,10 @@ export async function audit() {
   const place = element('div');
   let all = [];
   const load = async (before) => {
-    const { entries, more } = await read(`/bff/admin/audit${before ? `?before=${before}` : ''}`);
-    all = [...all, ...entries];
-    const rows = all.map(({ at, by, act, of: whom, old, new: next }) =>
-      [{ text: when(at), by: at }, plainName(by), act, plainName(whom ?? ''), old ?? '', next ?? '']);
+    const { rows: news, more } = await read(`/bff/admin/audit${before ? `?before=${before}` : ''}`);
+    all = [...all, ...news];
+    const rows = all.map(({ at, by, act, caller, group, old, new: next }) =>
+      [{ text: when(at), by: at }, plainName(by), act, group ?? plainName(caller), old ?? '', next ?? '']);
     place.replaceChildren(rows.length ? table(TEXT.audit.label, TEXT.audit.columns, rows, { cards: true }) : element('p', { class: 'empty', text: TEXT.noChanges }));
     if (more) place.append(element('p', {}, button(TEXT.older, () => void load(all.at(-1).id).catch(notify))));
   };

@@ -33,7 +33,7 @@ function budget(one) {
     element('strong', { text: nameOfBudget(one) }),
     element('span', { text: TEXT.left(amountLeft(one.left_micros), price(one.limit_micros)) }),
     element('progress', { max: Math.max(1, one.limit_micros), value: one.left_micros, 'aria-label': TEXT.bar(nameOfBudget(one)) }),
-    element('span', { class: 'hint', text: renewal(one.renews) + extra }));
+    element('span', { class: 'hint', text: renewal(one.renews_at) + extra }));
 }
 
 function renewal(time) {
@@ -43,10 +43,10 @@ function renewal(time) {
   return TEXT.renews(hours === null ? dateOf(time) : new Date(time).toLocaleTimeString([], { hour: 'numeric', minute: '2-digit' }), hours);
 }
 
-function account({ amount_micros: amount, as_of: asOf, stale }) {
+function account({ amount_micros: amount, at, stale }) {
   return element('li', {},
     element('strong', { text: TEXT.account }), element('span', { text: amountLeft(amount) }),
-    stale ? element('span', { class: 'hint', text: TEXT.asOf(new Date(asOf).toLocaleTimeString()) }) : null);
+    stale ? element('span', { class: 'hint', text: TEXT.asOf(new Date(at).toLocaleTimeString()) }) : null);
 }
 
 /** Asks the server, since a budget may have been renewed. Resolves to why the money does not cover this, or null if it does. */
@@ -60,10 +60,10 @@ export async function shortOf(amount) {
   learnFunds(me);
   if (canSpend() >= amount) return null;
   // Of several, the one that renews last is in the way the longest.
-  const end = ({ renews }) => (renews ? Date.parse(renews) : Infinity);
+  const end = ({ renews_at: renews }) => (renews ? Date.parse(renews) : Infinity);
   const [least] = me.budgets.filter(({ left_micros: left }) => left < amount).sort((one, other) => (end(one) < end(other) ? 1 : -1));
   if (!least) return TEXT.balance(price(amount));
   const isFar = ['month', 'week'].includes(least.period);
-  const renews = least.renews && new Date(least.renews).toLocaleString([], { weekday: 'short', hour: 'numeric', minute: '2-digit', ...(isFar && { day: 'numeric', month: 'short' }) });
+  const renews = least.renews_at && new Date(least.renews_at).toLocaleString([], { weekday: 'short', hour: 'numeric', minute: '2-digit', ...(isFar && { day: 'numeric', month: 'short' }) });
   return TEXT.budget(nameOfBudget(least), amountLeft(least.left_micros), price(amount), renews);
 }

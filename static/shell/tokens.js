@@ -23,7 +23,7 @@ const TEXT = {
 
 export async function tokens() {
   try {
-    const { tokens: all } = await read('/bff/tokens');
+    const { rows: all } = await read('/bff/tokens');
     show(all.length ? element('ul', { class: 'funds' }, all.map(row)) : element('p', { class: 'hint', text: TEXT.none }), button(TEXT.make, make, 'primary'));
   } catch (problem) {
     show(element('p', { class: 'fault', role: 'alert', text: sentence(problem) }));
@@ -32,10 +32,10 @@ export async function tokens() {
 
 const show = (...parts) => openSheet(TEXT.title, {}, element('p', { text: TEXT.about }), parts);
 
-const row = ({ name, prefix, created, last_used: used, until, budgets }) => element('li', {},
+const row = ({ name, prefix, added_at: added, last_used_at: used, until, budgets }) => element('li', {},
   element('strong', { text: name }),
   element('button', { type: 'button', class: 'quiet small', text: TEXT.revoke, 'aria-label': TEXT.revokeOf(name), click: () => revoke(name) }),
-  element('span', { class: 'hint', text: TEXT.facts(prefix, utcDay(created), used && utcDay(used), utcDay(until)) }),
+  element('span', { class: 'hint', text: TEXT.facts(prefix, utcDay(added), used && utcDay(used), utcDay(until)) }),
   budgets.length ? funds({ budgets }) : null);
 
 const make = () => askFor({

@@ -51,7 +51,7 @@ export async function takeIn({ reply, payload, costMicros, at }) {
 export async function takeUp(rows) {
   const held = new Set((await shelf.all()).map(({ id }) => id));
   for (const row of rows) {
-    const { request_id: id, model, price_micros: costMicros, ordered_at: at, status: body, prompt = '' } = row;
+    const { request_id: id, model, price_micros: costMicros, at, status: body, prompt = '' } = row;
     const open = row.state === 'open';
     const job = { id, payload: { model, prompt }, costMicros, at: Date.parse(at), open, left: false, body, trouble: null, took: open ? null : tookOf(row) };
     // Another tab's newer record stays.
@@ -156,7 +156,7 @@ async function stumbled(id, problem, goesOn) {
 async function measure(id) {
   let row;
   try {
-    row = (await read(`/bff/jobs?request_id=${encodeURIComponent(id)}`)).jobs.find((one) => one.request_id === id);
+    row = (await read(`/bff/jobs?request_id=${encodeURIComponent(id)}`)).rows.find((one) => one.request_id === id);
   } catch {
     return; // It is only missing from the usual times.
   }
@@ -165,7 +165,7 @@ async function measure(id) {
   if (job && took > 0) await keep({ ...job, took }, {});
 }
 
-const tookOf = (row) => Date.parse(row?.at) - Date.parse(row?.ordered_at);
+const tookOf = (row) => Date.parse(row?.status_at) - Date.parse(row?.at);
 
 async function keep(job, news) {
   changes += 1;

@@ -55,7 +55,7 @@ async function followElsewhere() {
 async function look() {
   if (document.hidden || byId('view-video').hidden) return;
   try {
-    const rows = isNobody() ? [] : (await read('/bff/jobs')).jobs;
+    const rows = isNobody() ? [] : (await read('/bff/jobs')).rows;
     if (rows.length || studio.part) await (await studio()).takeListed(rows);
     else byId('jobs-empty').hidden = false;
   } catch { /* as said */ }

@@ -205,7 +205,7 @@ export interface Budget {
   left: string;
   left_micros: number;
   /** When it renews (ISO 8601). */
-  renews: string;
+  renews_at: string;
 }
 
 export interface Me {
@@ -215,7 +215,7 @@ export interface Me {
   limits: { requests: number; seconds: number; burst: number; left: number; reset_seconds: number };
   budgets: Budget[];
   /** The account's balance, if the caller may see it. */
-  balance?: { amount: string; amount_micros: number; as_of: string; stale: boolean };
+  balance?: { amount: string; amount_micros: number; at: string; stale: boolean };
   /** How long a purchase would queue for the account's rate limit now. */
   rate_limit: { wait_seconds: number };
 }
@@ -224,17 +224,17 @@ export interface Job extends Priced {
   request_id: string;
   model: string;
   state: 'open' | 'finished' | 'failed';
-  ordered_at: string;
+  at: string;
   /** If the server keeps prompts, and you ordered it. */
   prompt?: string;
   /** When the gateway last answered. */
-  at: string | null;
+  status_at: string | null;
   /** The gateway's status body, unchanged; `null` before its first answer. */
   status: unknown;
 }
 
 export interface Jobs {
-  jobs: Job[];
+  rows: Job[];
 }
 
 export interface Usage {

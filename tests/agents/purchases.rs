@@ -298,9 +298,9 @@ fn quotes_and_videos_of_one_member_are_useless_to_another() {
     assert_ne!(quote_in(&call(&bob, "create_video", video())), quote);
     let hidden = call(&bob, "get_video", json!({ "request_id": "job-1" }));
     assert_eq!(code(&hidden), "job_not_found");
-    assert_eq!(call(&bob, "list_videos", json!({}))["structuredContent"]["jobs"], json!([]));
+    assert_eq!(call(&bob, "list_videos", json!({}))["structuredContent"]["rows"], json!([]));
     let own = call(&ann, "list_videos", json!({}));
-    assert_eq!(own["structuredContent"]["jobs"][0]["request_id"], "job-1", "{own}");
+    assert_eq!(own["structuredContent"]["rows"][0]["request_id"], "job-1", "{own}");
     assert_eq!(upstream.purchases(), 1);
 }
 

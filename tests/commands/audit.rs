@@ -25,7 +25,7 @@ fn audit_lists_each_act_of_the_command_line_without_tokens() {
     fixture.act(&["revoke", "ann"]);
 
     let document: Value = serde_json::from_str(&fixture.audit(&["--format", "json"])).unwrap();
-    let entries = document["entries"].as_array().unwrap();
+    let entries = document["rows"].as_array().unwrap();
     let text = |value: &Value| value.as_str().unwrap_or("-").to_owned();
     let acts: Vec<_> = entries
         .iter()
@@ -33,7 +33,7 @@ fn audit_lists_each_act_of_the_command_line_without_tokens() {
             assert!(text(&entry["at"]).ends_with('Z'), "{entry}");
             let by = text(&entry["by"]);
             assert!(by.starts_with("command line (") && by.contains('@'), "{by}");
-            assert_eq!(entry["of"], "member:ann");
+            assert_eq!(entry["caller"], "member:ann");
             [&entry["act"], &entry["old"], &entry["new"]].map(text).join(" | ")
         })
         .collect();
@@ -53,7 +53,7 @@ fn audit_lists_each_act_of_the_command_line_without_tokens() {
         assert!(!list.contains(&first[9..]) && !list.contains(&second[9..]), "{list}");
     }
     let sheet = fixture.audit(&["--format", "csv"]);
-    assert!(sheet.starts_with("at,by,act,of,old,new\n"), "{sheet}");
+    assert!(sheet.starts_with("at,by,act,caller,group,old,new\n"), "{sheet}");
     assert_eq!(sheet.lines().count(), 7);
     assert!(fixture.audit(&[]).lines().last().unwrap().contains("member.revoke"));
 }

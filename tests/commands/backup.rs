@@ -90,7 +90,7 @@ fn backup_beside_a_selling_server_is_whole_and_a_restore_accounts_for_everything
     let of_gateway = fixture.sandbox.charged().as_micros();
     let cent = Usd::cents(1).as_micros();
     assert!(of_gateway.abs_diff(spent(&rows)) < cent, "{of_gateway}: {rows:?}");
-    let usage = fixture.done(&["usage", "--by", "member"]);
+    let usage = fixture.done(&["usage", "--by", "caller"]);
     assert!(usage.contains("restore"), "{usage}");
     let out = fixture.run(&["reconcile", "--since-backup"], &[]).out;
     assert!(!out.contains("drift      the gateway charged"), "{out}");

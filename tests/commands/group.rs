@@ -65,7 +65,7 @@ fn group_is_added_updated_listed_and_removed() {
     );
     let json = fixture.done(&["group", "list", "--format", "json"]);
     let json: serde_json::Value = serde_json::from_str(&json).unwrap();
-    let group = &json["groups"][0];
+    let group = &json["rows"][0];
     assert_eq!((&group["name"], &group["members"]), (&"design".into(), &1.into()));
     let rows = group["budgets"].as_array().unwrap();
     let limits: Vec<_> =
@@ -171,7 +171,7 @@ fn extra_raises_a_member_for_a_time_and_is_listed() {
     assert!(csv.lines().nth(1).unwrap().ends_with(",2.500000,2199-12-31"), "{csv}");
     let json = fixture.done(&["member", "list", "--format", "json"]);
     let json: serde_json::Value = serde_json::from_str(&json).unwrap();
-    let [of_day, of_week, ..] = &json["members"][0]["budgets"].as_array().unwrap()[..] else {
+    let [of_day, of_week, ..] = &json["rows"][0]["budgets"].as_array().unwrap()[..] else {
         panic!("four rows")
     };
     assert_eq!((&of_day["limit"], &of_day["extra"]), (&"7.500000".into(), &"2.500000".into()));

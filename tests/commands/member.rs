@@ -406,7 +406,7 @@ fn member_list_shows_budgets_and_spending() {
 
     let csv = fixture.done(&["member", "list", "--format", "csv"]);
     let lines: Vec<Vec<_>> = csv.lines().map(|line| line.split(',').collect()).collect();
-    let head = "name,role,state,token_prefix,day_budget,day_spent,month_budget,month_spent,added,revoked,may_buy,\
+    let head = "name,role,state,token_prefix,day_budget,day_spent,month_budget,month_spent,added_at,revoked_at,may_buy,\
                 group,week_budget,week_spent,ever_budget,ever_spent,extra,extra_until";
     assert_eq!(lines[0].join(","), head);
     assert_eq!(lines[1][10..], ["", "", "", "0.003000", "", "0.006000", "", ""]);
@@ -417,7 +417,7 @@ fn member_list_shows_budgets_and_spending() {
 
     let json = fixture.done(&["member", "list", "--format", "json"]);
     let mut list: serde_json::Value = serde_json::from_str(&json).expect("JSON");
-    let added = list["members"][0]["added"].take();
+    let added = list["rows"][0]["added_at"].take();
     assert!(added.as_str().is_some_and(|added| added.starts_with("20")), "{json}");
     let row = |period: &str, limit: Option<(&str, u64)>, (spent, micros): (&str, u64)| {
         let (limit, limit_micros) = (limit.map(|it| it.0), limit.map(|it| it.1));
@@ -429,7 +429,7 @@ fn member_list_shows_budgets_and_spending() {
     let (recent, all) = (("0.003000", 3_000), ("0.006000", 6_000));
     let member = serde_json::json!({
         "name": "ann", "role": "member", "group": null, "state": "active", "token_prefix": &ann[..9],
-        "added": null, "revoked": null, "may_buy": null,
+        "added_at": null, "revoked_at": null, "may_buy": null,
         "budgets": [
             row("day", Some(("5.000000", 5_000_000)), recent),
             row("week", None, recent),
@@ -437,7 +437,7 @@ fn member_list_shows_budgets_and_spending() {
             row("ever", None, all),
         ],
     });
-    assert_eq!(list["members"][0], member);
+    assert_eq!(list["rows"][0], member);
     let table = fixture.done(&["member", "list"]);
     let lines: Vec<_> = table.lines().collect();
     assert!(lines[0].starts_with("name  role    state    token"), "{table}");
@@ -452,6 +452,6 @@ fn member_list_shows_budgets_and_spending() {
 fn usage_prefixes_member_names() {
     let fixture = Fixture::open();
     fixture.enter(CHAT, "member:alice", charged(CHAT.2), Duration::ZERO);
-    let usage = fixture.done(&["usage", "--by", "member", "--format", "csv"]);
+    let usage = fixture.done(&["usage", "--by", "caller", "--format", "csv"]);
     assert!(usage.ends_with("\nmember:alice,1,0.003000,0.000000,0.000000,0.000000\n"), "{usage}");
 }

@@ -5,6 +5,7 @@ mod audit;
 mod backup;
 pub(crate) mod fixture;
 mod group;
+pub(crate) mod lists;
 mod member;
 mod online;
 mod purchase;

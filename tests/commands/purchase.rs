@@ -37,9 +37,12 @@ fn purchases_are_listed_newest_first_with_public_states() {
     }
     let json = fixture.done(&["purchase", "list", "--state", "unknown", "--format", "json"]);
     let json: serde_json::Value = serde_json::from_str(&json).unwrap();
-    assert_eq!(json[0]["id"], lost.to_string());
-    assert_eq!((&json[0]["state"], &json[0]["price"]), (&"unknown".into(), &"3.000000".into()));
-    assert_eq!(json[0]["price_micros"], 3_000_000);
+    assert_eq!(json["rows"][0]["id"], lost.to_string());
+    assert_eq!(
+        (&json["rows"][0]["state"], &json["rows"][0]["price"]),
+        (&"unknown".into(), &"3.000000".into())
+    );
+    assert_eq!(json["rows"][0]["price_micros"], 3_000_000);
 }
 
 #[test]

@@ -81,11 +81,13 @@ fn reconcile_prints_one_object_of_json() {
     fixture.checkpoint(60 * MINUTE);
     let (free, young) = (fixture.lose(VIDEO, 30 * MINUTE), fixture.lose(CHAT, MINUTE));
     let text = read(&fixture.left(&["reconcile", "--format", "json"]));
-    let purchases = text["purchases"].as_array().unwrap();
+    let purchases = text["rows"].as_array().unwrap();
     let states: Vec<_> = purchases.iter().map(|one| (&one["id"], &one["state"])).collect();
     let [free, young] = [free, young].map(|id| serde_json::Value::from(id.to_string()));
     assert_eq!(states, [(&free, &"released".into()), (&young, &"unknown".into())]);
     assert_eq!((&text["spent"], &text["unknown"]), (&"0.000000".into(), &"0.003000".into()));
+    assert_eq!((&text["drift_micros"], &text["checkpoint"]), (&0.into(), &"kept".into()));
+    assert!(text["retry_at"].is_string(), "{text}");
 }
 
 #[test]

@@ -25,21 +25,39 @@ fn spent() -> Fixture {
 fn usage_is_exact_in_json() {
     let fixture = spent();
     let server = fixture.server();
-    for (arguments, expected) in [
+    let figures = |(count, charged, unknown): (u64, u64, u64)| {
+        let text = |micros| Usd::micros(micros).to_string();
+        serde_json::json!({
+            "count": count, "charged": text(charged), "charged_micros": charged,
+            "unknown": text(unknown), "unknown_micros": unknown,
+            "held": text(0), "held_micros": 0, "saved": text(0), "saved_micros": 0,
+        })
+    };
+    for (arguments, rows, total) in [
         (
-            &["usage", "--by", "member", "--format", "json"][..],
-            r#"{"rows":[{"member":"192.0.2.1","count":1,"charged":"0.003000","unknown":"0.000000","held":"0.000000","saved":"0.000000"},{"member":"192.0.2.2","count":2,"charged":"3.210000","unknown":"3.000000","held":"0.000000","saved":"0.000000"}],"total":{"count":3,"charged":"3.213000","unknown":"3.000000","held":"0.000000","saved":"0.000000"}}"#,
+            &["usage", "--by", "caller", "--format", "json"][..],
+            &[("192.0.2.1", 1, 3_000, 0), ("192.0.2.2", 2, 3_210_000, 3_000_000)][..],
+            (3, 3_213_000, 3_000_000),
         ),
         (
             &["usage", "--by", "model", "--format", "json", "--since", "11d"],
-            r#"{"rows":[{"model":"eta-5-mini","count":2,"charged":"0.006000","unknown":"0.000000","held":"0.000000","saved":"0.000000"},{"model":"video-a-2","count":2,"charged":"3.210000","unknown":"3.000000","held":"0.000000","saved":"0.000000"}],"total":{"count":4,"charged":"3.216000","unknown":"3.000000","held":"0.000000","saved":"0.000000"}}"#,
+            &[("eta-5-mini", 2, 6_000, 0), ("video-a-2", 2, 3_210_000, 3_000_000)],
+            (4, 3_216_000, 3_000_000),
         ),
-        (
-            &["usage", "--format", "json", "--since", "0s"],
-            r#"{"rows":[],"total":{"count":0,"charged":"0.000000","unknown":"0.000000","held":"0.000000","saved":"0.000000"}}"#,
-        ),
+        (&["usage", "--format", "json", "--since", "0s"], &[], (0, 0, 0)),
     ] {
-        assert_eq!(fixture.done(arguments).trim_end(), expected, "{arguments:?}");
+        let mut document: serde_json::Value =
+            serde_json::from_str(&fixture.done(arguments)).unwrap();
+        let since = document["since"].take();
+        assert!(since.as_str().is_some_and(|since| since.ends_with('Z')), "{since}");
+        let rows = rows.iter().map(|(key, count, charged, unknown)| {
+            let mut row = figures((*count, *charged, *unknown));
+            row[arguments.get(2).copied().unwrap_or("day")] = (*key).into();
+            row
+        });
+        let rows: Vec<_> = rows.collect();
+        let expected = serde_json::json!({"rows": rows, "total": figures(total), "since": null});
+        assert_eq!(document, expected, "{arguments:?}");
     }
     drop(server);
 }
@@ -93,11 +111,11 @@ fn usage_table_is_aligned_and_csv_is_escaped() {
 fn usage_groups_by_several_columns_and_ends_with_a_day() {
     let fixture = spent();
     let by = |arguments: &[&str]| {
-        fixture.done(&[&["usage", "--by", "member,model", "--since", "11d"], arguments].concat())
+        fixture.done(&[&["usage", "--by", "caller,model", "--since", "11d"], arguments].concat())
     };
     assert_eq!(
         by(&[]),
-        "member     model       count   charged   unknown      held     saved\n\
+        "caller     model       count   charged   unknown      held     saved\n\
          192.0.2.1  eta-5-mini      2  0.006000  0.000000  0.000000  0.000000\n\
          192.0.2.2  video-a-2       2  3.210000  3.000000  0.000000  0.000000\n\
          total                      4  3.216000  3.000000  0.000000  0.000000\n"
@@ -107,12 +125,12 @@ fn usage_groups_by_several_columns_and_ends_with_a_day() {
     let yesterday = format!("{year:04}-{month:02}-{day:02}");
     assert_eq!(
         by(&["--until", &yesterday, "--format", "csv"]),
-        "member,model,count,charged,unknown,held,saved\n\
+        "caller,model,count,charged,unknown,held,saved\n\
          192.0.2.1,eta-5-mini,1,0.003000,0.000000,0.000000,0.000000\n"
     );
     let json: serde_json::Value = serde_json::from_str(&by(&["--format", "json"])).unwrap();
     assert_eq!(
-        (&json["rows"][1]["member"], &json["rows"][1]["model"]),
+        (&json["rows"][1]["caller"], &json["rows"][1]["model"]),
         (&"192.0.2.2".into(), &"video-a-2".into())
     );
     for (until, says) in [("2020-01-01", "not before --since"), ("7d", "2026-11-30")] {
@@ -174,6 +192,6 @@ fn usage_by_group_keeps_the_group_of_each_purchase() {
         design,2,0.000000,0.000000,0.006000,0.000000\n\
         sales,1,0.000000,0.000000,0.003000,0.000000\n";
     assert_eq!(csv, expected);
-    let csv = fixture.done(&["usage", "--by", "group,member", "--format", "csv"]);
+    let csv = fixture.done(&["usage", "--by", "group,caller", "--format", "csv"]);
     assert!(csv.contains("\ndesign,member:ann,2,"), "{csv}");
 }

@@ -222,7 +222,7 @@ fn me_reports_remaining_limits_without_using_them() {
     assert_eq!(short(&budgets[0]), ["total", "month", "100.000000", "0.006000", "99.994000"]);
     assert_eq!(short(&budgets[1]), ["caller", "day", "1.000000", "0.006000", "0.994000"]);
     assert_eq!(budgets.len(), 2);
-    assert!(budgets[0]["renews"].as_str().unwrap().ends_with("-01T00:00:00.000Z"));
+    assert!(budgets[0]["renews_at"].as_str().unwrap().ends_with("-01T00:00:00.000Z"));
 }
 
 #[test]

@@ -52,8 +52,8 @@ fn unknown_job_is_not_found_without_asking_the_gateway() {
         let answer = gate.get(target);
         assert_eq!((answer.status, answer.code().as_str()), (404, "job_not_found"), "{target}");
     }
-    assert_eq!(gate.get("/bff/jobs").text(), r#"{"jobs":[]}"#);
-    assert_eq!(gate.get("/bff/jobs?request_id=job-1").text(), r#"{"jobs":[]}"#);
+    assert_eq!(gate.get("/bff/jobs").text(), r#"{"rows":[]}"#);
+    assert_eq!(gate.get("/bff/jobs?request_id=job-1").text(), r#"{"rows":[]}"#);
     assert_eq!(gate.get("/bff/events").status, 204);
     for target in ["/bff/events?request_id=", "/bff/jobs?x=1"] {
         let answer = gate.get(target);
@@ -110,7 +110,7 @@ async fn event_stream_follows_a_job_to_its_end() {
         assert_eq!(events(&again), told[1..], "{id}");
     }
     let listed = gate.get("/bff/jobs").await.json();
-    let job = &listed["jobs"][0];
+    let job = &listed["rows"][0];
     assert_eq!((&job["request_id"], &job["state"]), (&"job-1".into(), &"finished".into()));
     assert_eq!(
         (&job["price"], &job["status"]["status"]),
@@ -191,10 +191,10 @@ fn kept_prompt_survives_a_restart_and_is_not_shown_to_another_address() {
     gate.kill();
     gate.restart();
     let jobs = "/bff/jobs?request_id=job-1";
-    assert_eq!(gate.get(jobs).json()["jobs"][0]["prompt"], "between us");
+    assert_eq!(gate.get(jobs).json()["rows"][0]["prompt"], "between us");
     let mut other = gate.client_from(Ipv4Addr::new(127, 0, 0, 2), gate.address());
     other.send("GET", jobs, &[], "");
-    let seen = other.answer().json()["jobs"][0].clone();
+    let seen = other.answer().json()["rows"][0].clone();
     assert_eq!((&seen["request_id"], seen.get("prompt")), (&"job-1".into(), None));
 }
 

@@ -49,7 +49,7 @@ fn token_buys_for_its_user_until_it_is_revoked() {
         let gate = Gate::start(&upstream, &format!("{store}\n{}", service.settings("")));
         let mut browser = Browser::default();
         assert_eq!(service.sign_in(&gate, &mut browser, "ada").status, 303);
-        assert_eq!(browser.ask(&gate, "GET", "/bff/tokens").json(), json!({"tokens": []}));
+        assert_eq!(browser.ask(&gate, "GET", "/bff/tokens").json(), json!({"rows": []}));
         let wanted = json!({"name": "my laptop", "until": day(365)});
         let made = browser.post(&gate, "/bff/tokens", &wanted);
         assert_eq!((made.status, made.value("cache-control")), (201, Some("no-store")));
@@ -57,14 +57,14 @@ fn token_buys_for_its_user_until_it_is_revoked() {
         let token = made["token"].as_str().unwrap().to_owned();
         assert_eq!(made["until"], day(365));
         assert_eq!(made["prefix"], token[..9]);
-        assert_eq!((&made["last_used"], &made["budgets"]), (&Value::Null, &json!([])));
+        assert_eq!((&made["last_used_at"], &made["budgets"]), (&Value::Null, &json!([])));
 
         let caller = me(&gate, &token).json()["caller"].clone();
         assert_eq!((&caller["kind"], &caller["name"]), (&json!("subject"), &json!("ada")));
         assert_eq!(buy(&gate, &token).status, 200);
         let listed = |browser: &mut Browser| browser.ask(&gate, "GET", "/bff/tokens");
         until("the last use is recorded", || {
-            listed(&mut browser).json()["tokens"][0]["last_used"].is_string()
+            listed(&mut browser).json()["rows"][0]["last_used_at"].is_string()
         });
         let list = listed(&mut browser);
         assert!(!list.text().contains(&token[9..]), "{}", list.text());
@@ -84,8 +84,8 @@ fn token_buys_for_its_user_until_it_is_revoked() {
         assert_eq!(service.sign_in_as(&gate, &mut admin, "root", "admin").status, 303);
         let log = admin.ask(&gate, "GET", "/bff/admin/audit");
         assert!(!log.text().contains(&token[9..]), "{}", log.text());
-        let log = log.json()["entries"].as_array().unwrap().clone();
-        let acts: Vec<_> = log.iter().map(|it| [&it["by"], &it["of"], &it["act"]]).collect();
+        let log = log.json()["rows"].as_array().unwrap().clone();
+        let acts: Vec<_> = log.iter().map(|it| [&it["by"], &it["caller"], &it["act"]]).collect();
         let of_ada = |act: &str| [json!("subject:ada"), json!("subject:ada"), json!(act)];
         assert_eq!(acts, [&of_ada("token.revoke"), &of_ada("token.add")].map(|all| all.each_ref()));
         let shown = format!("my laptop ({})", &token[..9]);
@@ -121,9 +121,9 @@ fn admin_ends_the_sessions_and_tokens_of_a_user_over_http() {
         assert_eq!((me(&gate, &token).status, ada.ask(&gate, "GET", "/bff/me").status), (401, 401));
         assert_eq!(bob.ask(&gate, "GET", "/bff/me").status, 200);
         let log = root.ask(&gate, "GET", "/bff/admin/audit").json();
-        let latest = &log["entries"][0];
+        let latest = &log["rows"][0];
         assert_eq!(
-            [&latest["by"], &latest["act"], &latest["of"]],
+            [&latest["by"], &latest["act"], &latest["caller"]],
             ["subject:root", "subject.revoke", "subject:corp/ada smith"]
         );
         assert_eq!(service.sign_in(&gate, &mut ada, name).status, 303, "{store}");
@@ -208,7 +208,7 @@ fn budget_of_a_token_holds_besides_that_of_its_user() {
     let one = browser.post(&gate, "/bff/tokens", &budget).json();
     assert_eq!(one["budgets"][0]["scope"], "token");
     assert_eq!(
-        (&one["budgets"][0]["period"], &one["budgets"][0]["renews"]),
+        (&one["budgets"][0]["period"], &one["budgets"][0]["renews_at"]),
         (&json!("ever"), &Value::Null)
     );
     let one = one["token"].as_str().unwrap().to_owned();

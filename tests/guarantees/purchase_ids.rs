@@ -87,5 +87,5 @@ fn video_joins_its_purchase_and_its_job() {
     assert_eq!((&ended["purchase"], &ended["job"]), (&purchase.as_str().into(), &"vid-1".into()));
     assert_eq!((&ended["caller"], &ended["state"]), (&"member:ann".into(), &"finished".into()));
     let jobs = gate.ask("GET", "/bff/admin/jobs", &auth, "").json();
-    assert_eq!(jobs["jobs"][0]["purchase"], purchase.as_str());
+    assert_eq!(jobs["rows"][0]["purchase"], purchase.as_str());
 }

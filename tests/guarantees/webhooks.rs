@@ -200,7 +200,7 @@ fn budget_that_is_nearly_spent_is_reported_once() {
     data.sort_by_key(|data| data["percent"].as_u64());
     for (data, (percent, spent)) in data.iter().zip([(60, "0.012000"), (100, "0.018000")]) {
         let expected = json!({
-            "scope": "total", "whose": null, "period": "day", "percent": percent,
+            "scope": "total", "name": null, "period": "day", "percent": percent,
             "limit": "0.018000", "limit_micros": 18_000,
             "spent": spent, "spent_micros": data["spent_micros"],
         });

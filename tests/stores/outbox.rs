@@ -150,7 +150,7 @@ async fn end_of_a_job_is_reported_once_in_both_shapes(fixture: Fixture) {
     }
     let row = |event: &str, request_id: &str| {
         let data = json!({
-            "request_id": request_id, "model": "video-a-2", "owner": "ann",
+            "request_id": request_id, "model": "video-a-2", "caller": "ann",
             "cost": "3.000000", "cost_micros": 3_000_000,
         });
         (event.to_owned(), data)
@@ -214,7 +214,7 @@ fn crossing(
 ) -> (String, Value) {
     let (limit, spent) = (Usd::mills(limit), Usd::mills(spent));
     let data = json!({
-        "scope": scope, "whose": whose, "period": period, "percent": percent,
+        "scope": scope, "name": whose, "period": period, "percent": percent,
         "limit": limit, "limit_micros": limit.as_micros(),
         "spent": spent, "spent_micros": spent.as_micros(),
     });

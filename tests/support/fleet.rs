@@ -150,8 +150,9 @@ impl<'a> Fleet<'a> {
     pub(crate) fn instances(&self) -> Vec<(String, String)> {
         let listed = self.run(&["store", "instances", "--format", "json"]);
         assert_eq!(listed.code, Some(0), "{listed:?}");
-        let rows: Vec<Value> = serde_json::from_str(&listed.stdout).expect("JSON");
-        let servers = rows.iter().filter(|row| row["kind"] == "server");
+        let list: Value = serde_json::from_str(&listed.stdout).expect("JSON");
+        let servers =
+            list["rows"].as_array().expect("rows").iter().filter(|row| row["kind"] == "server");
         let text = |value: &Value| value.as_str().expect("text").to_owned();
         servers.map(|row| (text(&row["name"]), text(&row["state"]))).collect()
     }

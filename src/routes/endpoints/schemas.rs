@@ -165,14 +165,14 @@ fn video_shape(model: &VideoModel) -> ObjectBuilder {
 
 fn jobs() -> SchemaRef {
     let job = record([
-        ("request_id model ordered_at prompt?", string()),
+        ("request_id model at prompt?", string()),
         ("state", one_of(["open", "finished", "failed"])),
         ("price", dollars()),
         ("price_micros", integer()),
-        ("at?", nullable_string()),
+        ("status_at?", nullable_string()),
     ])
     .property("status", named("Anything"));
-    with(object(Type::Object), "jobs", list(job)).into()
+    with(object(Type::Object), "rows", list(job)).into()
 }
 
 fn price_list() -> SchemaRef {
@@ -199,7 +199,7 @@ fn price_list() -> SchemaRef {
 fn me() -> SchemaRef {
     let budget = record([
         ("scope", one_of(SCOPES)),
-        ("renews", nullable_string()),
+        ("renews_at", nullable_string()),
         ("period", one_of(PERIODS)),
         ("limit_micros spent_micros left_micros extra_micros?", integer()),
         ("extra? extra_until?", string()),

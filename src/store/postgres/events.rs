@@ -55,7 +55,7 @@ updated AS (
 INSERT INTO outbox (id, webhook, event, at, due, data)
 SELECT CASE event WHEN $5::text THEN $7::text ELSE $8::text END, webhook, event, t.now, t.now,
   CASE event WHEN $5::text THEN json_build_object('request_id', request_id, 'model', model,
-      'owner', owner, 'cost', ",
+      'caller', owner, 'cost', ",
     dollars!("price_micros"),
     ", 'cost_micros', price_micros)
     ELSE json_build_object('id', request_id) END::text

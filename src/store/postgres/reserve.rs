@@ -173,7 +173,7 @@ const RESERVE_AND_REPORT: &str = reserve!(concat!(
   INSERT INTO outbox (id, webhook, event, at, due, data)
   SELECT concat_ws('_', 'evt', replace($1::uuid::text, '-', ''), kind, period, percent),
     webhook, event, t.now, t.now,
-    json_build_object('scope', kind, 'whose', crossed.whose, 'period', period, 'percent', percent,
+    json_build_object('scope', kind, 'name', crossed.whose, 'period', period, 'percent', percent,
       'limit', ",
     dollars!("most"),
     ", 'limit_micros', most, 'spent', ",

@@ -42,7 +42,7 @@ const WRITE_UNKNOWN: &str = concat!(
 const WRITE_JOB: &str = concat!(
     "INSERT INTO outbox (id, webhook, event, at, due, data)
     SELECT ?1, webhook, event, ?2, ?2, json_object('request_id', request_id, 'model', model,
-        'owner', owner, 'cost', ",
+        'caller', owner, 'cost', ",
     dollars!("price_micros"),
     ", 'cost_micros', price_micros)
     FROM webhooks, jobs WHERE event = ?3 AND request_id = ?4 ON CONFLICT DO NOTHING"
@@ -202,7 +202,7 @@ pub(super) fn write_crossings(
         let name = whose.map(|whose| format!(" {whose}")).unwrap_or_default();
         let (scope, in_period) = (scope.name(), period.name());
         let data = json!({
-            "scope": scope, "whose": whose, "period": in_period, "percent": percent,
+            "scope": scope, "name": whose, "period": in_period, "percent": percent,
             "limit": limit, "limit_micros": limit.as_micros(),
             "spent": spent, "spent_micros": spent.as_micros(),
         });

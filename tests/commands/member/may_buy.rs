@@ -28,7 +28,7 @@ fn command_sets_and_removes_what_a_member_may_buy() {
     assert!(csv.lines().nth(1).is_some_and(|row| row.contains(",chat video-c-2,")), "{csv}");
     let json = fixture.done(&["member", "list", "--format", "json"]);
     let json: serde_json::Value = serde_json::from_str(&json).unwrap();
-    assert_eq!(json["members"][0]["may_buy"], serde_json::json!(["chat", "video-c-2"]));
+    assert_eq!(json["rows"][0]["may_buy"], serde_json::json!(["chat", "video-c-2"]));
 
     for (option, rule) in [
         (&["--may-buy-all"][..], Some("chat video other")),

@@ -150,7 +150,7 @@ fn admin_sees_all_spending_jobs_budgets_and_the_account_without_keys() {
         );
 
         let members = seen(&gate, &root, "/bff/admin/members");
-        let listed = &members["members"][0];
+        let listed = &members["rows"][0];
         assert_eq!((&listed["name"], &listed["role"]), (&json!("ann"), &json!("member")));
         assert_eq!(listed["token_prefix"], ann.token[..9]);
         assert_eq!(
@@ -159,11 +159,11 @@ fn admin_sees_all_spending_jobs_budgets_and_the_account_without_keys() {
             "limit_micros": 5_000_000, "spent": "0.006000", "spent_micros": 6_000,
             "effective": "5.000000", "effective_micros": 5_000_000})
         );
-        assert_eq!(members["members"].as_array().unwrap().len(), 3);
+        assert_eq!(members["rows"].as_array().unwrap().len(), 3);
 
         let jobs = seen(&gate, &root, "/bff/admin/jobs");
-        let job = &jobs["jobs"][0];
-        assert_eq!((&job["request_id"], &job["owner"]), (&json!("job-1"), &json!("member:bob")));
+        let job = &jobs["rows"][0];
+        assert_eq!((&job["request_id"], &job["caller"]), (&json!("job-1"), &json!("member:bob")));
         assert_eq!((&job["state"], &job["price"]), (&json!("open"), &json!("3.000000")));
 
         let billing = seen(&gate, &root, "/bff/admin/billing");

@@ -23,23 +23,23 @@ fn admin_reads_the_audit_log_page_by_page() {
             answer.json()
         };
         let first = read("");
-        let entries = first["entries"].as_array().unwrap();
+        let entries = first["rows"].as_array().unwrap();
         assert_eq!((entries.len(), &first["more"]), (100, &json!(true)), "{store}");
         let latest = &entries[0];
         assert_eq!(
-            [&latest["by"], &latest["act"], &latest["of"], &latest["old"], &latest["new"]],
+            [&latest["by"], &latest["act"], &latest["caller"], &latest["old"], &latest["new"]],
             ["command line (ops@host)", "member.role", "member:ann", "admin", "member"]
         );
         let last = entries[99]["id"].as_u64().unwrap();
         let rest = read(&format!("?before={last}"));
-        let entries = rest["entries"].as_array().unwrap();
+        let entries = rest["rows"].as_array().unwrap();
         assert_eq!((entries.len(), &rest["more"]), (22, &json!(false)), "two were added");
         assert!(entries[0]["id"].as_u64().unwrap() < last);
         assert_eq!(
             (&entries[21]["old"], &entries[21]["new"]),
             (&json!(null), &json!("role admin"))
         );
-        assert_eq!(read("?before=1"), json!({"entries": [], "more": false}));
+        assert_eq!(read("?before=1"), json!({"rows": [], "more": false}));
         for query in
             ["?before=", "?before=x", "?before=-1", "?before=0", "?before=1&before=2", "?after=1"]
         {

@@ -45,7 +45,7 @@ fn granted_request_lets_the_member_buy_again() {
             (&json!("member:ann"), &json!(12_000), &json!("two chats"))
         );
         let list = gate.ask("GET", LIST, &[root.bearer()], "").json();
-        assert_eq!(list, json!({"requests": [asked]}), "{store}");
+        assert_eq!(list, json!({"rows": [asked]}), "{store}");
 
         let answer = |id: &serde_json::Value, body: &str| {
             gate.ask("POST", &format!("{LIST}/{id}"), &[root.bearer()], body)
@@ -58,12 +58,12 @@ fn granted_request_lets_the_member_buy_again() {
         let again = ask(r#"{"amount": "5", "reason": "more"}"#).json();
         assert_eq!(answer(&again["id"], r#"{"decline": true}"#).status, 204);
         assert_eq!(chat().code(), "budget_exhausted");
-        assert_eq!(gate.ask("GET", LIST, &[root.bearer()], "").json(), json!({"requests": []}));
+        assert_eq!(gate.ask("GET", LIST, &[root.bearer()], "").json(), json!({"rows": []}));
         let log = gate.ask("GET", "/bff/admin/audit", &[root.bearer()], "").json();
-        let [declined, granted] = [&log["entries"][0], &log["entries"][1]];
+        let [declined, granted] = [&log["rows"][0], &log["rows"][1]];
         assert_eq!([&declined["act"], &declined["old"]], ["request.decline", "5.00"]);
         assert_eq!(
-            [&granted["act"], &granted["by"], &granted["of"], &granted["old"]],
+            [&granted["act"], &granted["by"], &granted["caller"], &granted["old"]],
             ["request.grant", "member:root", "member:ann", "0.012"]
         );
     }
@@ -94,7 +94,7 @@ fn user_of_a_login_service_asks_and_its_admin_grants() {
         assert_eq!(ada.ask(&gate, "GET", "/bff/me").json()["may_ask"], true);
         let asked = send(&mut ada, ASK, r#"{"amount": "1.00", "reason": "a film"}"#);
         assert_eq!((asked.status, &asked.json()["caller"]), (201, &json!("subject:ada")));
-        assert_eq!(root.ask(&gate, "GET", LIST).json(), json!({"requests": [asked.json()]}));
+        assert_eq!(root.ask(&gate, "GET", LIST).json(), json!({"rows": [asked.json()]}));
         let path = format!("{LIST}/{}", asked.json()["id"]);
         assert_eq!(send(&mut ada, &path, &grant("1.00")).code(), "forbidden");
         assert_eq!(send(&mut root, &path, &grant("0.006")).status, 204);
@@ -102,9 +102,9 @@ fn user_of_a_login_service_asks_and_its_admin_grants() {
         let me = ada.ask(&gate, "GET", "/bff/me").json();
         assert_eq!(me["budgets"][0]["extra"], "0.006000", "{me}");
         let log = root.ask(&gate, "GET", "/bff/admin/audit").json();
-        let latest = &log["entries"][0];
+        let latest = &log["rows"][0];
         assert_eq!(
-            [&latest["act"], &latest["by"], &latest["of"], &latest["old"]],
+            [&latest["act"], &latest["by"], &latest["caller"], &latest["old"]],
             ["request.grant", "subject:root", "subject:ada", "1.00"]
         );
     }
@@ -194,7 +194,7 @@ fn wrong_request_or_answer_is_refused() {
         assert_eq!(gate.ask("POST", &path, &[root.bearer()], r#"{"decline": true}"#).status, 404);
     }
     let list = gate.ask("GET", LIST, &[root.bearer()], "").json();
-    assert_eq!(list, json!({"requests": [asked]}), "nothing was answered");
+    assert_eq!(list, json!({"rows": [asked]}), "nothing was answered");
 }
 
 #[test]

@@ -41,12 +41,12 @@ fn report_on_members_says_which_limit_applies() {
         (1, "bob", ["5.000000", "-", "50.000000", "-"]),
         (2, "root", ["7.000000", "-", "52.000000", "-"]),
     ] {
-        let member = &report["members"][at];
+        let member = &report["rows"][at];
         let limits = member["budgets"].as_array().unwrap().iter();
         let limits: Vec<_> = limits.map(|row| row["effective"].as_str().unwrap_or("-")).collect();
         assert_eq!((member["name"].as_str(), &limits[..]), (Some(name), &effective[..]));
     }
-    assert!(report["members"][2]["budgets"][0]["limit"].is_null(), "its own is as it was");
+    assert!(report["rows"][2]["budgets"][0]["limit"].is_null(), "its own is as it was");
 }
 
 #[test]

@@ -39,11 +39,11 @@ fn acts(gate: &Gate, admin: &Holder) -> Vec<String> {
     let log = gate.ask("GET", "/bff/admin/audit", &[admin.bearer()], "").json();
     let text = |value: &Value| value.as_str().unwrap_or("-").to_owned();
     let act = |entry: &Value| {
-        [&entry["by"], &entry["act"], &entry["of"], &entry["old"], &entry["new"]]
+        [&entry["by"], &entry["act"], &entry["caller"], &entry["old"], &entry["new"]]
             .map(text)
             .join(" | ")
     };
-    log["entries"].as_array().unwrap().iter().rev().map(act).collect()
+    log["rows"].as_array().unwrap().iter().rev().map(act).collect()
 }
 
 #[test]
@@ -318,8 +318,7 @@ fn admins_who_change_different_limits_at_once_keep_both() {
                 });
                 let list = path.rsplit_once('/').unwrap().0;
                 let listed = gate.ask("GET", list, &[root.bearer()], "").json();
-                let kind = list.rsplit_once('/').unwrap().1;
-                let rows = listed[kind].as_array().unwrap();
+                let rows = listed["rows"].as_array().unwrap();
                 let row = rows.iter().find(|row| row["name"] == "ann" || row["name"] == "design");
                 let budgets = row.unwrap()["budgets"].as_array().unwrap();
                 let limits: Vec<_> = budgets[..2].iter().map(|one| &one["limit"]).collect();

@@ -31,7 +31,7 @@ fn group_is_added_changed_and_removed_by_admins() {
         let ask =
             |method: &str, path: &str, body: &str| gate.ask(method, path, &[root.bearer()], body);
         let groups = "/bff/admin/groups";
-        assert_eq!(ask("GET", groups, "").json(), json!({"groups": []}));
+        assert_eq!(ask("GET", groups, "").json(), json!({"rows": []}));
         let added = ask("POST", groups, r#"{"name": "design", "budget": {"day": "0.006"}}"#);
         assert_eq!(added.status, 201, "{}", added.text());
         let limits = |row: &Value| -> Vec<Value> {
@@ -52,7 +52,7 @@ fn group_is_added_changed_and_removed_by_admins() {
         assert_eq!((&row["name"], &row["members"]), (&json!("design"), &json!(1)));
         assert_eq!(limits(&row), [none.clone(), none.clone(), json!("5.000000"), none.clone()]);
         assert_eq!(row["budgets"][2]["spent_micros"], 6_000);
-        assert_eq!(ask("GET", groups, "").json(), json!({"groups": [row]}));
+        assert_eq!(ask("GET", groups, "").json(), json!({"rows": [row]}));
         assert_eq!(chat().status, 200, "{store}");
 
         let kept = ask("DELETE", "/bff/admin/groups/design", "");
@@ -62,12 +62,12 @@ fn group_is_added_changed_and_removed_by_admins() {
         assert_eq!(ask("DELETE", "/bff/admin/groups/design", "").status, 404);
         let log = ask("GET", "/bff/admin/audit", "").json();
         let acts: Vec<_> =
-            log["entries"].as_array().unwrap().iter().map(|entry| entry["act"].clone()).collect();
+            log["rows"].as_array().unwrap().iter().map(|entry| entry["act"].clone()).collect();
         assert_eq!(
             acts[..5],
             ["group.remove", "member.group", "group.budget", "member.group", "group.add"]
         );
-        assert_eq!(log["entries"][0]["by"], "member:root");
+        assert_eq!(log["rows"][0]["by"], "member:root");
     }
 }
 
@@ -164,10 +164,10 @@ fn extra_raises_the_limits_of_a_member() {
         let until = raised["extra_until"].as_str().unwrap();
         assert_eq!(until, day(1));
         let log = gate.ask("GET", "/bff/admin/audit", &[root.bearer()], "").json();
-        let entry = &log["entries"][0];
+        let entry = &log["rows"][0];
         let new = format!("0.006 through {until}");
         assert_eq!(
-            [&entry["act"], &entry["by"], &entry["of"], &entry["new"]],
+            [&entry["act"], &entry["by"], &entry["caller"], &entry["new"]],
             ["member.extra", "member:root", "member:bob", &new]
         );
     }

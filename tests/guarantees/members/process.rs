@@ -149,6 +149,6 @@ fn members_job_stays_private_after_switching_to_open_mode() {
         let answer = gate.get(&format!("{path}?request_id=job-of-ann"));
         assert_eq!((answer.status, answer.code().as_str()), (404, "job_not_found"), "{path}");
     }
-    assert_eq!(gate.get("/bff/jobs?request_id=job-of-ann").text(), r#"{"jobs":[]}"#);
+    assert_eq!(gate.get("/bff/jobs?request_id=job-of-ann").text(), r#"{"rows":[]}"#);
     assert_eq!(gate.video().status, 200, "it is open");
 }

@@ -41,7 +41,7 @@ fn job_of_another_member_is_not_found() {
             assert_eq!(detail(&answer), detail(&unknown), "{target}");
         }
         for target in ["/bff/jobs?request_id=job-1", "/bff/jobs"] {
-            assert_eq!(get(&gate, &bob, target).text(), r#"{"jobs":[]}"#, "{target}");
+            assert_eq!(get(&gate, &bob, target).text(), r#"{"rows":[]}"#, "{target}");
             assert!(get(&gate, &ann, target).text().contains("job-1"), "{target}");
         }
         assert_eq!(get(&gate, &bob, "/bff/events").status, 204);
@@ -60,9 +60,9 @@ fn kept_prompt_is_shown_only_to_the_member_who_ordered() {
         let order = VIDEO.replace("a lighthouse", "only \\\"between\\\" us");
         assert_eq!(gate.ask("POST", "/api/v1/video", &[ann.bearer()], &order).status, 200);
         for target in ["/bff/jobs?request_id=job-1", "/bff/jobs"] {
-            let prompt = get(&gate, &ann, target).json()["jobs"][0]["prompt"].clone();
+            let prompt = get(&gate, &ann, target).json()["rows"][0]["prompt"].clone();
             assert_eq!(prompt.as_str(), is_kept.then_some("only \"between\" us"), "{target}");
-            assert_eq!(get(&gate, &bob, target).text(), r#"{"jobs":[]}"#, "{target}");
+            assert_eq!(get(&gate, &bob, target).text(), r#"{"rows":[]}"#, "{target}");
         }
         assert_eq!(get(&gate, &ann, "/api/v1/video/status?request_id=job-1").text(), DONE);
     }

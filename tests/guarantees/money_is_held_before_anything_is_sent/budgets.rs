@@ -214,7 +214,7 @@ fn purchase_dated_ahead_blocks_no_budget_and_is_logged_once() {
     let said = refused.json()["detail"].as_str().unwrap().to_owned();
     let me = gate.get("/bff/me").json();
     let month = me["budgets"].as_array().unwrap().iter().find(|row| row["period"] == "month");
-    let renews = month.unwrap()["renews"].as_str().unwrap();
+    let renews = month.unwrap()["renews_at"].as_str().unwrap();
     assert!(said.ends_with(&format!("it renews at {renews}")), "{said} {renews}");
     let next = clock::Date::at(clock::wall()).next_month().start();
     assert_eq!(renews, clock::iso8601(next));

@@ -155,7 +155,7 @@ async fn failed_job_is_reported_in_both_shapes() {
     let rows = rows.query_map([], |row| Ok((row.get(0)?, row.get::<_, String>(1)?))).unwrap();
     let events: Vec<(String, String)> = rows.map(Result::unwrap).collect();
     let failed = json!({
-        "request_id": "job-1", "model": "video-a-2", "owner": "127.0.0.1",
+        "request_id": "job-1", "model": "video-a-2", "caller": "127.0.0.1",
         "cost": "3.000000", "cost_micros": 3_000_000,
     });
     let [(own, data), (openai, id)] = &events[..] else { panic!("two events: {events:?}") };
@@ -186,7 +186,7 @@ fn thresholds_of_two_budgets_are_reported_once_each_over_restarts() {
         format!(
             "{} {} {}: {percent}% at {}",
             text("scope"),
-            text("whose"),
+            text("name"),
             text("period"),
             text("spent")
         )

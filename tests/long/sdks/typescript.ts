@@ -105,7 +105,7 @@ export async function facts(): Promise<number> {
   // @ts-expect-error not everybody sees the balance
   me.balance.amount_micros;
   const jobs: Jobs = await tollgate.jobs();
-  const job: Job | undefined = jobs.jobs[0];
+  const job: Job | undefined = jobs.rows[0];
   const usage: Usage = await tollgate.usage('24h');
   const asking: AskOptions = { body: { token: 'tg_token' } };
   const login: unknown = await tollgate.ask('/bff/login', asking);
