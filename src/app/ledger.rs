@@ -16,8 +16,11 @@ pub enum Migration {
     Refused,
 }
 
+pub const OTHER_MONEY: &str =
+    "it holds the other kind of money; use separate ledgers for play money and real money";
+
 /// Returns the kind of money that the gateway of these settings takes.
-pub(super) fn money_kind(settings: &Settings) -> MoneyKind {
+pub fn money_kind(settings: &Settings) -> MoneyKind {
     match settings.gateway.target {
         Target::Sandbox => MoneyKind::Play,
         Target::Live { .. } => MoneyKind::Real,
@@ -86,7 +89,13 @@ mod shared {
     ) -> Result<(), String> {
         let target = postgres_target(settings, config)?;
         let connection = connect(&target).await.map_err(|reason| reason.to_string())?;
+        // A database without tables holds none.
+        let find = "SELECT 1 FROM store WHERE money <> $1";
+        let found = connection.client.query(find, &[&target.money.name()]).await;
         connection.close().await;
+        if found.is_ok_and(|rows| !rows.is_empty()) {
+            return Err(super::OTHER_MONEY.to_owned());
+        }
         Ok(())
     }
 

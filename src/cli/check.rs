@@ -14,7 +14,9 @@ use crate::access::member_cache::MemberCount;
 use crate::app;
 use crate::app::secret::secret;
 use crate::clock;
-use crate::config::{AccessMode, BudgetConfig, Settings, StoreConfig, Target, WebhookConfig};
+use crate::config::{
+    AccessMode, BudgetConfig, ServerConfig, Settings, StoreConfig, Target, WebhookConfig,
+};
 use crate::contract::money::SpendLimit;
 use crate::reports::list_of;
 use crate::reports::text::pluralize;
@@ -27,26 +29,16 @@ pub(super) async fn check(
     out: &mut impl Write,
     err: &mut impl Write,
 ) -> Result<Exit, CommandError> {
-    for warning in warnings {
+    let mut warnings = warnings.clone();
+    let server = &settings.server;
+    let clients = clients(server, &mut warnings);
+    for warning in &warnings {
         writeln!(err, "warning: {warning}")?;
     }
     let members = count_members(settings).await?;
     let issuer = app::issuer::check(settings).await;
     issuer.map_err(|error| CommandError::usage(error.to_string()))?;
     check_ledger(settings).await?;
-    let server = &settings.server;
-    let (asked, asked_per_address) = (server.max_connections, server.max_connections_per_address);
-    let mut fitted = server.clone();
-    let open_files = process::fit_open_file_limit(&mut fitted);
-    let (connections, per_address) = (fitted.max_connections, fitted.max_connections_per_address);
-    if (connections, per_address) != (asked, asked_per_address) {
-        writeln!(
-            err,
-            "warning: server.max_connections: the open-file limit is too low for {asked} \
-             connections, {asked_per_address} per address; raise it (ulimit -Hn, LimitNOFILE=)"
-        )?;
-    }
-    let open_files = open_files.map_or("unknown".to_owned(), |limit| limit.to_string());
     let no_file = "no file; defaults and environment".to_owned();
     let listen: Vec<_> = server.listen.iter().map(ToString::to_string).collect();
     let mut rows = vec![
@@ -54,13 +46,7 @@ pub(super) async fn check(
         ("gateway", gateway(&settings.gateway.target)),
         ("listen", listen.join(", ")),
         ("admin", settings.admin_listen.to_string()),
-        (
-            "clients",
-            format!(
-                "at most {connections} connections, {per_address} per address; open-file limit \
-                 {open_files}"
-            ),
-        ),
+        ("clients", clients),
         ("callers", callers(&settings.access.mode, members)),
         ("budgets", budgets(&settings.budget)),
         ("store", app::ledger::describe(settings)),
@@ -84,6 +70,24 @@ pub(super) async fn check(
         }
     }
     if is_online { print_online(settings, out, err).await } else { Ok(Exit::Done) }
+}
+
+/// Describes how many connections the open-file limit allows.
+fn clients(server: &ServerConfig, warnings: &mut Vec<String>) -> String {
+    let (asked, asked_per_address) = (server.max_connections, server.max_connections_per_address);
+    let mut fitted = server.clone();
+    let open_files = process::fit_open_file_limit(&mut fitted);
+    let (connections, per_address) = (fitted.max_connections, fitted.max_connections_per_address);
+    if (connections, per_address) != (asked, asked_per_address) {
+        warnings.push(format!(
+            "server.max_connections: the open-file limit is too low for {asked} connections, \
+             {asked_per_address} per address; raise it (ulimit -Hn, LimitNOFILE=)"
+        ));
+    }
+    let open_files = open_files.map_or("unknown".to_owned(), |limit| limit.to_string());
+    format!(
+        "at most {connections} connections, {per_address} per address; open-file limit {open_files}"
+    )
 }
 
 /// Describes the certificate and, if it is not an operator's, where it comes from.
@@ -144,6 +148,9 @@ async fn check_ledger(settings: &Settings) -> Result<(), String> {
         return checked.map_err(|reason| format!("store.url: {reason}"));
     }
     let Some(path) = settings.store.path() else { return Ok(()) };
+    if Store::holds_other_money(path, app::ledger::money_kind(settings)) {
+        return Err(format!("store.url: {}: {}", path.display(), app::ledger::OTHER_MONEY));
+    }
     Store::check_integrity(path).map_err(|error| {
         let reason = Reason::from(error);
         let advice = if reason.cause == Cause::Other {

@@ -14,6 +14,7 @@ mod sections;
 mod server;
 mod store;
 mod value;
+mod warnings;
 mod webhooks;
 
 use std::borrow::Cow;
@@ -394,51 +395,6 @@ const DEFAULT_OPS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST),
 type Parsed<T> = Result<T, Cow<'static, str>>;
 
 impl Settings {
-    pub fn warnings(&self) -> Vec<String> {
-        let live = matches!(self.gateway.target, Target::Live { .. });
-        let ops_is_public =
-            self.admin_listen.address().is_some() && !self.admin_listen.is_loopback();
-        let rows = [
-            (
-                live && self.store == StoreConfig::Memory,
-                "store.url: with \"memory\", purchases and idempotency keys are lost at a restart",
-            ),
-            (
-                live && self.page.media_origins.is_empty(),
-                "page.media_origins: empty, so the page plays no videos and GET /bff/video/content \
-                 returns 404; add the origin of the video addresses in a job's status",
-            ),
-            (
-                live && self.is_behind_proxy() && self.is_unlimited(),
-                "budget.total: not set, but server.hosts, server.public_url or \
-                 server.trusted_proxies is: anyone who reaches the front-end can spend the whole \
-                 balance",
-            ),
-            (
-                !live && !self.listens_on_loopback(),
-                "sandbox.public: anyone who reaches server.listen can use the sandbox",
-            ),
-            (
-                self.server.acme().is_some() && !self.server.trusted_proxies.is_empty(),
-                "server.tls.acme: server.trusted_proxies is set, so TLS probably ends at the proxy in \
-                 front; the authority must reach this server itself, on port 443",
-            ),
-            (
-                self.server.acme().is_some() && !self.may_listen_on(443),
-                "server.tls.acme: the authority connects to port 443, which is not in server.listen; \
-                 forward it to this server",
-            ),
-            (
-                self.server.acme().is_some() && matches!(self.store, StoreConfig::Postgres(_)),
-                "server.tls.acme: each server that shares the ledger orders a certificate of its own, \
-                 and the authority must reach the server that ordered; behind a load balancer, use \
-                 server.tls with cert and key",
-            ),
-            (ops_is_public, "admin.listen: anyone who reaches this address can read the metrics"),
-        ];
-        rows.into_iter().filter(|(holds, _)| *holds).map(|(_, text)| text.to_owned()).collect()
-    }
-
     /// Returns the address where commands look for the ops listener if the ledger names none.
     pub fn ops_address(&self) -> SocketAddr {
         self.admin_listen.address().unwrap_or(DEFAULT_OPS)

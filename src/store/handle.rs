@@ -167,6 +167,11 @@ impl Store {
         SqliteStore::check_integrity(path)
     }
 
+    /// Returns whether the file holds the other kind of money, as far as it can be read.
+    pub fn holds_other_money(path: &Path, money: MoneyKind) -> bool {
+        SqliteStore::holds_other_money(path, money)
+    }
+
     /// Returns whether any member's token depends on the recorded secret, as far as the file can be
     /// read.
     pub fn needs_token_secret(path: &Path) -> bool {

@@ -3,6 +3,7 @@
 mod account;
 mod audit;
 mod backup;
+mod check;
 pub(crate) mod fixture;
 mod group;
 pub(crate) mod lists;

@@ -217,6 +217,12 @@ impl SqliteStore {
             .map_err(OpenError::at(path))
     }
 
+    pub(in crate::store) fn holds_other_money(path: &Path, money: MoneyKind) -> bool {
+        let opened = file::connect(&canonical_path(path), Purpose::Inspect);
+        let find = "SELECT 1 FROM money WHERE kind <> ?";
+        opened.is_ok_and(|(file, _)| file.query_row(find, [money.name()], |_| Ok(())).is_ok())
+    }
+
     pub(in crate::store) fn needs_token_secret(path: &Path) -> bool {
         let opened = file::connect(&canonical_path(path), Purpose::Inspect);
         opened.is_ok_and(|(file, _)| {

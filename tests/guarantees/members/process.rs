@@ -32,7 +32,12 @@ fn added_and_revoked_members_take_effect_while_the_server_runs() {
     assert_eq!(added.code, Some(0), "{added:?}");
     let token = added.stdout.trim().to_owned();
     until("ann may call", || status(&gate, &token) == 200);
-    let checked = command(&gate, &["check"]);
+    let live = [
+        ("TOLLGATE_GATEWAY__BASE_URL", "http://127.0.0.1:1"),
+        ("GATEWAY_API_KEY", "svc_sk_0123456789abcdef"),
+        ("TOLLGATE_SECRET", SECRET),
+    ];
+    let checked = run(gate.folder(), &["check"], &live);
     assert!(checked.stdout.contains("members: 1, 1 admin;"), "{checked:?}");
 
     // Another way in is for a restart: what is open for nobody must not open by a signal.
