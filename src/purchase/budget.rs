@@ -13,7 +13,7 @@ use super::send::Charge;
 use super::{DedupeBy, Delivery, Phase, PurchaseContext, PurchaseRequest, PurchaseTerms, Timing};
 use crate::clock::{self, Instant};
 use crate::contract::catalog::Service;
-use crate::contract::money::SpendLimit;
+use crate::contract::money::{SpendLimit, Usd};
 use crate::problem::{
     BUDGET_EXHAUSTED, BudgetName, IDEMPOTENCY_KEY_REUSED, INSUFFICIENT_CREDIT, LEDGER_CHANGED,
     LEDGER_UNAVAILABLE, PURCHASE_NOT_FOUND, Problem,
@@ -396,11 +396,7 @@ pub(super) fn not_held(
              purchase with its key; nothing was sent",
         ),
         ReserveError::KeyReused => Problem::new(&IDEMPOTENCY_KEY_REUSED),
-        ReserveError::OverBudget(over) => {
-            let budget = BudgetName { scope: over.scope.name(), period: over.period.name() };
-            let detail = over_budget_detail(&over);
-            Problem::new(&BUDGET_EXHAUSTED).detail(detail).for_budget(budget)
-        }
+        ReserveError::OverBudget(over) => over_budget(&over, purchase.order.get().price),
         // Names no balance, because callers may not see the account.
         ReserveError::InsufficientCredit => {
             binding.ensure_same_account()?;
@@ -417,7 +413,14 @@ pub(super) fn not_held(
     })
 }
 
-fn over_budget_detail(over: &OverBudget) -> String {
+/// Refuses a purchase that a budget does not cover now, or never.
+pub fn over_budget(over: &OverBudget, price: Usd) -> Problem {
+    let budget = BudgetName { scope: over.scope.name(), period: over.period.name() };
+    let detail = over_budget_detail(over, price);
+    Problem::new(&BUDGET_EXHAUSTED).detail(detail).for_budget(budget)
+}
+
+fn over_budget_detail(over: &OverBudget, price: Usd) -> String {
     let whose = match over.scope {
         ScopeKind::Total => "the budget of all callers",
         ScopeKind::Group => "your group's budget",
@@ -425,15 +428,15 @@ fn over_budget_detail(over: &OverBudget) -> String {
         ScopeKind::Token => "your token's budget",
     };
     let renews = match over.renews_at {
+    let (price_text, budget, period) = (price.short(), over.budget.short(), over.period.phrase());
+    if price > over.budget {
+        return format!("this costs {price_text}; {whose}, {budget} {period}, never covers it");
+    }
         Some(at) => format!("it renews at {}", clock::iso8601(at)),
         None => "it does not renew".to_owned(),
     };
-    format!(
-        "{whose}, {} {}, has {} left; {renews}",
-        over.budget.short(),
-        over.period.phrase(),
-        over.remaining.short(),
-    )
+    let left = over.remaining.short();
+    format!("this costs {price_text}; {whose}, {budget} {period}, has {left} left; {renews}")
 }
 
 #[cfg(test)]

@@ -21,6 +21,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+pub use budget::over_budget;
 pub use waiters::Waiters;
 
 use crate::access::Session;

@@ -14,10 +14,11 @@ use crate::clock::{self, Date};
 use crate::contract::money::Usd;
 use crate::downstream::rate::Limiter;
 use crate::problem::{LEDGER_UNAVAILABLE, Problem};
+use crate::purchase::over_budget;
 use crate::response::{self, Response};
 use crate::store::{
-    BudgetScope, Budgets, Caller, Extra, Period, RemainingCredit, Role, ScopeKind, SpendLimit,
-    Store, SubjectToken, Unavailable,
+    BudgetScope, Budgets, Caller, Extra, OverBudget, Period, RemainingCredit, Role, ScopeKind,
+    SpendLimit, Store, SubjectToken, Unavailable,
 };
 use crate::upstream::rate_limit::RateLimit;
 
@@ -72,10 +73,23 @@ impl MeReport {
         Ok(response::json(StatusCode::OK, &document))
     }
 
-    /// Returns what the caller may still spend by its tightest budget; `None` without a budget.
-    pub async fn left(&self, caller: &Caller, session: &Session) -> Result<Option<Usd>, Problem> {
+    /// Returns what the caller's tightest budget leaves after a purchase; `None` without a budget.
+    ///
+    /// # Errors
+    /// A budget that does not cover the price.
+    pub async fn left_after(
+        &self,
+        price: Usd,
+        (caller, session): (&Caller, &Session),
+    ) -> Result<Option<Usd>, Problem> {
         let rows = self.rows(caller, session).await?;
-        Ok(rows.iter().map(BudgetRow::left).min())
+        let short = rows.iter().filter(|row| row.left() < price);
+        if let Some(row) = short.max_by_key(|row| row.renews_at.unwrap_or(Duration::MAX)) {
+            let BudgetRow { scope, period, limit: budget, renews_at, .. } = *row;
+            let over = OverBudget { scope, period, budget, remaining: row.left(), renews_at };
+            return Err(over_budget(&over, price));
+        }
+        Ok(rows.iter().map(|row| row.left().saturating_sub(price)).min())
     }
 
     async fn budgets(&self, caller: &Caller, session: &Session) -> Result<Vec<Value>, Problem> {
@@ -139,7 +153,7 @@ impl MeReport {
         let limit = limit.raised(extra.map_or(Usd::ZERO, |extra| extra.amount));
         let spent = self.store.current_spend(scope).await?;
         let row = |(period, limit)| BudgetRow {
-            scope: kind.name(),
+            scope: kind,
             period,
             limit,
             spent: spent.get(period),
@@ -151,7 +165,7 @@ impl MeReport {
 }
 
 struct BudgetRow {
-    scope: &'static str,
+    scope: ScopeKind,
     period: Period,
     /// With the extra.
     limit: Usd,
@@ -168,7 +182,7 @@ impl BudgetRow {
     fn document(&self) -> Value {
         let (limit, spent, left) = (self.limit, self.spent, self.left());
         let mut document = json!({
-            "scope": self.scope,
+            "scope": self.scope.name(),
             "period": self.period.name(),
             "limit": limit, "limit_micros": limit.as_micros(),
             "spent": spent, "spent_micros": spent.as_micros(),

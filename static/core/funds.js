@@ -13,7 +13,8 @@ const TEXT = {
   extra: (amount, until) => `, with ${amount} extra through ${until}`,
   account: 'Account balance',
   asOf: (time) => `As of ${time}; the gateway has not answered since.`,
-  budget: (name, left, cost, renews) => `${name}: ${left} left. This costs ${cost}. The budget ${renews ? `renews ${renews}` : 'does not renew'}.`,
+  budget: (name, left, cost, renews) => `This costs ${cost}. ${name}: ${left} left; it ${renews ? `renews ${renews}` : 'does not renew'}.`,
+  never: (name, cost) => `This costs ${cost}. The budget (${name}) never covers it.`,
   balance: (cost) => `The prepaid credit does not cover ${cost}. Please tell your admin.`,
 };
 
@@ -63,6 +64,7 @@ export async function shortOf(amount) {
   const end = ({ renews_at: renews }) => (renews ? Date.parse(renews) : Infinity);
   const [least] = me.budgets.filter(({ left_micros: left }) => left < amount).sort((one, other) => (end(one) < end(other) ? 1 : -1));
   if (!least) return TEXT.balance(price(amount));
+  if (least.limit_micros < amount) return TEXT.never(nameOfBudget(least), price(amount));
   const isFar = ['month', 'week'].includes(least.period);
   const renews = least.renews_at && new Date(least.renews_at).toLocaleString([], { weekday: 'short', hour: 'numeric', minute: '2-digit', ...(isFar && { day: 'numeric', month: 'short' }) });
   return TEXT.budget(nameOfBudget(least), amountLeft(least.left_micros), price(amount), renews);

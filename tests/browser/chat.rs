@@ -192,7 +192,7 @@ fn message_that_the_budget_does_not_cover_is_refused_before_it_is_sent() {
     page.wait_until("document.getElementById('chat-send').ariaDisabled === 'true'");
     page.find(MESSAGE).fill("One too many");
     page.press("Enter");
-    page.wait_for_text("You, today: $0.004 left. This costs $0.006. The budget renews");
+    page.wait_for_text("This costs $0.006. You, today: $0.004 left; it renews");
     assert_eq!(page.find(MESSAGE).value(), "One too many");
     assert_eq!((posts(&gate, &page), gate.sold()), (1, 1));
     choose_model(&page, "eta-5-mini");

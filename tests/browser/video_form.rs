@@ -53,7 +53,7 @@ fn generate_stays_in_its_place_when_the_budget_does_not_cover_it() {
         ['video-generate', 'video-options'].map((id) => document.getElementById(id).getBoundingClientRect()))";
     assert_eq!(page.evaluate(places), true, "beside the options");
     page.find(GENERATE).click();
-    page.wait_for_text("You, today: $1.00 left. This costs $3.00.");
+    page.wait_for_text("This costs $3.00. The budget (You, today) never covers it.");
     assert_eq!(page.evaluate(places), true, "still beside the options");
     page.resize(390, 844);
     page.find(("button", "Options")).click();

@@ -179,7 +179,7 @@ fn video_that_the_budget_does_not_cover_is_refused_before_anything_is_asked() {
     page.wait_until("document.getElementById('video-generate').ariaDisabled === 'true'");
     page.find(PROMPT).fill("Another one");
     page.find(GENERATE).click();
-    page.wait_for_text("You, today: $1.00 left. This costs $3.00. The budget renews");
+    page.wait_for_text("This costs $3.00. You, today: $1.00 left; it renews");
     assert!(!page.shows(CONFIRM));
     assert_eq!(
         (gate.sold(), page.times_asked(&format!("POST {}/api/v1/video", gate.origin))),

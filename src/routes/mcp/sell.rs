@@ -14,8 +14,8 @@ use crate::clock::{self, iso8601};
 use crate::contract::catalog::Service;
 use crate::contract::money::Usd;
 use crate::problem::{
-    BUDGET_EXHAUSTED, Charged, IDEMPOTENCY_KEY_REUSED, INVALID_IDEMPOTENCY_KEY, INVALID_REQUEST,
-    OUTCOME_UNKNOWN, PURCHASE_NOT_FOUND, Problem,
+    Charged, IDEMPOTENCY_KEY_REUSED, INVALID_IDEMPOTENCY_KEY, INVALID_REQUEST, OUTCOME_UNKNOWN,
+    PURCHASE_NOT_FOUND, Problem,
 };
 use crate::purchase::{DedupeBy, EarlierPurchase, PurchaseRequest, Receipt};
 use crate::routes::HandlerContext;
@@ -321,15 +321,8 @@ impl<'a> Shop<'a> {
     /// Returns what the budgets leave after this order; `None` without a budget.
     async fn left_after(&self) -> Result<Option<Usd>, Problem> {
         let call = &self.cx.call;
-        let left = self.cx.handlers.me.left(&call.caller, &call.session).await?;
-        left.map(|left| {
-            left.checked_sub(self.price()).ok_or_else(|| {
-                let (price, left) = (self.price().short(), left.short());
-                let detail = format!("this costs {price}, and {left} is left");
-                Problem::new(&BUDGET_EXHAUSTED).detail(detail)
-            })
-        })
-        .transpose()
+        let caller = (&call.caller, &call.session);
+        self.cx.handlers.me.left_after(self.price(), caller).await
     }
 }
 

@@ -106,7 +106,7 @@ fn own_budget_applies_with_the_total_and_is_visible() {
         }
         let refused = buy(&gate, holder, "one more");
         assert_eq!((refused.status, refused.code().as_str()), (402, "budget_exhausted"));
-        let words = format!("your budget, {limit} a day, has $0.00 left");
+        let words = format!("; your budget, {limit} a day, has $0.00 left");
         assert!(refused.text().contains(&words), "{}", refused.text());
     }
     assert_eq!(upstream.charges(), [PRICE; 3]);

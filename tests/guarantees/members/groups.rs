@@ -54,7 +54,7 @@ fn callers_of_a_group_stay_within_its_budget_together() {
         assert_eq!((refused.status, refused.code().as_str()), (402, "budget_exhausted"));
         let document = refused.json();
         assert_eq!((&document["scope"], &document["period"]), (&json!("group"), &json!("week")));
-        let words = "your group's budget, $0.30 a week, has $0.00 left";
+        let words = "this costs $0.006; your group's budget, $0.30 a week, has $0.00 left";
         assert!(refused.text().contains(words), "{}", refused.text());
         assert_eq!(buy(&gate, holders[2].bearer(), "of no group").status, 200);
 
@@ -75,7 +75,7 @@ fn openai_error_names_the_budget() {
     assert_eq!(refused.status, 402, "{}", refused.text());
     let error = &refused.json()["error"];
     assert_eq!((&error["scope"], &error["period"]), (&json!("caller"), &json!("ever")));
-    let words = "your budget, $0.00 in all, has $0.00 left; it does not renew";
+    let words = "this costs $0.006; your budget, $0.00 in all, never covers it";
     assert!(refused.text().contains(words), "{}", refused.text());
 }
 

@@ -36,7 +36,12 @@ fn assert_over(answer: &Answer, whose: &str, left: &str) {
     assert_eq!((answer.status, answer.code().as_str()), (402, "budget_exhausted"), "{said}");
     assert_eq!(answer.charged().as_deref(), Some("no"));
     assert_eq!(answer.value("tollgate-cost"), None);
-    assert!(said.starts_with(whose) && said.contains(&format!("has {left} left")), "{said}");
+    assert!(
+        said.starts_with("this costs $")
+            && said.contains(whose)
+            && said.contains(&format!("has {left} left")),
+        "{said}"
+    );
     let (_, renews) = said.split_once("it renews at ").expect("when it renews");
     let is_midnight = renews.ends_with("T00:00:00Z") || renews.ends_with("T00:00:00.000Z");
     assert!(renews.starts_with("20") && is_midnight, "{said}");
