@@ -8,7 +8,7 @@ use clap::{Subcommand, ValueEnum};
 use serde::Serialize;
 use uuid::Uuid;
 
-use super::{CommandError, Exit, OutputFormat, ledger, print_json};
+use super::{CommandError, Exit, OutputFormat, audit, ledger, print_json};
 use crate::app;
 use crate::billing::checkpoints::charged_without_reply;
 use crate::clock::iso8601;
@@ -100,8 +100,9 @@ async fn resolve(
         Resolution::Charged => (charged_without_reply(row.price, keep), PurchaseState::Charged),
         Resolution::Released => (Settlement::Released, PurchaseState::Released),
     };
-    ledger.settle(id, ending).await?;
     let (state, model, price) = (state.name(), strip_controls(&row.model), row.price.short());
+    let new = format!("{state}: {id}, {service} {model}, {price}");
+    ledger.resolve(audit::actor(), id, ending, new).await?;
     Ok(writeln!(out, "{state:<10} {id}  {service} {model}, {price}")?)
 }
 

@@ -7,10 +7,10 @@ use tracing::{error, info, warn};
 
 use super::core::Core;
 use super::settings::load;
-use super::{CommandError, log, process};
+use super::{CommandError, check, log, process};
 use crate::app::App;
 use crate::app::changes::{changed, check_changes, keep_until_restart};
-use crate::config::{Key, Settings, Target};
+use crate::config::{Key, RequestLimit, Settings, Target};
 
 /// Returns the new app, which all cores then use, or the old one if the settings are rejected.
 pub(super) fn reload(old: App, config_path: Option<&Path>, cores: &[Core]) -> App {
@@ -20,6 +20,7 @@ pub(super) fn reload(old: App, config_path: Option<&Path>, cores: &[Core]) -> Ap
             let names = if names.is_empty() { "nothing".to_owned() } else { names.join(", ") };
             log::set_level(new.settings.log.level);
             info!(changed = names, "settings reloaded");
+            log_limits(&old.settings, &new.settings);
             new
         }
         Err(CommandError { message: reason, .. }) => {
@@ -53,6 +54,33 @@ fn rebuild(old: &App, config_path: Option<&Path>, cores: &[Core]) -> Result<App,
     }
     app.shared.access.refetch_keys();
     Ok(app)
+}
+
+/// Logs the old and the new value of each setting that limits spending.
+fn log_limits(old: &Settings, new: &Settings) {
+    let values = |settings: &Settings| {
+        let Settings { gateway, limits, budget, .. } = settings;
+        let spend = |limit| check::limit(limit).unwrap_or_else(|| "none".to_owned());
+        let rate = |limit: Option<RequestLimit>| {
+            let text = |it: RequestLimit| format!("{} in {:?}", it.requests, it.period);
+            limit.map_or_else(|| "auto".to_owned(), text)
+        };
+        [
+            ("budget.total", spend(budget.total)),
+            ("budget.caller", spend(budget.caller)),
+            ("gateway.balance_floor", gateway.balance_floor.short()),
+            ("gateway.rate_limit", rate(gateway.rate_limit)),
+            ("limits.requests", limits.requests.to_string()),
+            ("limits.seconds", limits.period.as_secs().to_string()),
+            ("limits.burst", limits.burst.to_string()),
+            ("limits.concurrent", limits.concurrent.to_string()),
+        ]
+    };
+    for ((setting, old), (_, new)) in values(old).into_iter().zip(values(new)) {
+        if old != new {
+            info!(setting, old, new, "limit changed");
+        }
+    }
 }
 
 /// A key without a change is a rotation that did not happen: the file may be an old copy.

@@ -72,6 +72,8 @@ pub(super) const ADD_TOKEN: &str = "token.add";
 pub(super) const REVOKE_TOKEN: &str = "token.revoke";
 /// A limit was raised for a time; without a value, all that raised it was ended.
 pub(super) const RAISE_MEMBER: &str = "member.extra";
+/// A purchase whose outcome was unknown was settled by hand.
+pub(super) const RESOLVE_PURCHASE: &str = "purchase.resolve";
 pub(super) const ADD_GROUP: &str = "group.add";
 pub(super) const CHANGE_GROUP: &str = "group.budget";
 pub(super) const REMOVE_GROUP: &str = "group.remove";

@@ -117,6 +117,10 @@ impl Store {
         /// Returns once a purchase is no longer running.
         wait_until_ended(id: PurchaseId) -> (), other("wait_until_ended");
 
+        /// Settles a purchase whose outcome is unknown. The audit log says who did, and `new`.
+        resolve(by: Actor, id: PurchaseId, settlement: Settlement, new: String) -> (),
+            other("resolve");
+
         /// Returns the current watermark. Take it before asking the gateway for the balance, and
         /// pass it to [`record_balance`](Self::record_balance) with the answer.
         credit_watermark() -> CreditWatermark, other("credit_watermark");

@@ -121,6 +121,16 @@ fn resolved_outcome_holds_in_a_running_server_at_once() {
         let answer = buy(key);
         match outcome {
             // Its key is free: this is another purchase, which is lost, too.
+    let log = fixture.done(&["audit", "--format", "csv"]);
+    let acts: Vec<_> = log.lines().skip(1).map(|row| row.split_once(',').unwrap().1).collect();
+    assert_eq!(acts.len(), 2, "{log}");
+    for (act, (id, state)) in acts.iter().zip([(bought, "charged"), (free, "released")]) {
+        let says = format!(
+            "purchase.resolve,192.0.2.1,,unknown,\"{state}: {id}, video video-a-2, $3.00\""
+        );
+        assert!(act.starts_with("command line (") && act.ends_with(&says), "{log}");
+    }
+
             "released" => assert!(answer.contains(r#""charged":"unknown""#), "{answer}"),
             _ => assert!(answer.contains(r#""charged":"yes""#), "{answer}"),
         }

@@ -271,6 +271,16 @@ fn second_signal_names_the_purchases_that_it_cuts() {
     let mut buyer = gate.client();
     buyer.send("POST", "/api/v1/chat", &[], CHAT);
     upstream.wait_for(1);
+    let limits: Vec<_> = log(&gate)
+        .into_iter()
+        .filter(|line| line["message"] == "limit changed")
+        .map(|line| ["setting", "old", "new"].map(|field| line[field].as_str().unwrap().to_owned()))
+        .collect();
+    assert!(
+        limits.contains(&["budget.total", "$20.00 a day", "$1.00 a day"].map(str::to_owned)),
+        "{limits:?}"
+    );
+    assert_eq!(limits.len(), 5, "{limits:?}");
     gate.signal(Signal::SIGTERM);
     until("it drains", || gate.printed().contains("drain started"));
     gate.signal(Signal::SIGTERM);

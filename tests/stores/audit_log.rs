@@ -5,7 +5,7 @@ use std::time::Duration;
 use tollgate::contract::money::Usd;
 use tollgate::store::{
     Actor, AuditEntry, AuditQuery, Caller, Extra, GroupChange, LimitChange, Member, MemberChange,
-    MemberError, Period, Role, Selection, SpendLimit, Store,
+    MemberError, Period, PurchaseState, Role, Selection, Settlement, SpendLimit, Store,
 };
 
 use crate::fixture::*;
@@ -43,6 +43,24 @@ fn update(
     let budget =
         own_budget.map_or(LimitChange::default(), |limit| LimitChange::REMOVE_ALL.set(limit));
     MemberChange::Update { role, budget, group: None, may_buy }
+}
+
+async fn resolved_purchase_is_written_once(fixture: Fixture) {
+    let id = fixture.send(&reservation("ann", PRICE)).await;
+    let resolve = |ending: Settlement, new: &str| {
+        bounded(fixture.store.resolve(operator(), id, ending, new.to_owned()))
+    };
+    fixture.settle(id, Settlement::Unknown).await;
+    for _ in 0..2 {
+        resolve(Settlement::Released, "released: it").await.expect("resolved");
+    }
+    let row = bounded(fixture.store.purchase(id)).await.expect("read").expect("it is there");
+    assert_eq!(row.state, PurchaseState::Released);
+    let by = operator().name().to_owned();
+    assert_eq!(
+        fixture.acts().await,
+        [format!("{by}: purchase.resolve ann: unknown > released: it")]
+    );
 }
 
 async fn each_act_writes_who_what_of_whom_old_and_new(fixture: Fixture) {
@@ -210,6 +228,7 @@ async fn log_is_read_page_by_page(fixture: Fixture) {
 }
 
 on_every_backend!(
+    resolved_purchase_is_written_once,
     each_act_writes_who_what_of_whom_old_and_new,
     each_act_on_a_group_is_written,
     extra_and_its_early_end_are_written,

@@ -13,9 +13,10 @@ use super::slots::UnansweredSlot;
 use super::step::{Need, Step, StepRows, statement};
 use super::{events, reserve, settle};
 use crate::contract::money::Usd;
+use crate::store::audit_log::RESOLVE_PURCHASE;
 use crate::store::rules::Credit;
 use crate::store::{
-    AccountStatus, BudgetScope, CreditWatermark, Held, KeptReply, MissingSpend, PeriodSpend,
+    AccountStatus, Actor, BudgetScope, CreditWatermark, Held, KeptReply, MissingSpend, PeriodSpend,
     PurchaseId, PurchaseState, RemainingCredit, Reservation, ReserveError, Settlement,
     StoreCapacity, Unavailable, WantedSlot,
 };
@@ -29,6 +30,10 @@ const MAX_UNPARSABLE: i64 = 1_000;
 const MARK_SENT: &str = "UPDATE purchases
     SET state = 'sent', unrecognised = unrecognised OR $3
     WHERE id = $1 AND owner = $2 AND ended_at IS NULL RETURNING 1";
+const WRITE_RESOLVED: &str = "INSERT INTO audit (at, by, act, of, old, new)
+    SELECT {now}, $1::text, $2::text, caller, 'unknown', $4::text
+    FROM purchases WHERE id = $3 AND state = $5::text
+        AND NOT EXISTS (SELECT 1 FROM audit WHERE act = $2::text AND new = $4::text)";
 const REPLY: &str = "SELECT status, is_json, body FROM replies
     WHERE number = (SELECT number FROM purchases WHERE id = $1)";
 /// Reads the account with the sum of what is running, which the watermark does not include.
@@ -114,6 +119,20 @@ impl PostgresStore {
         settlement: Settlement,
     ) -> Result<(), Unavailable> {
         let step = settle::step(self.shared(), id, &settlement);
+        self.run(&self.lanes().sales, step).await.map(drop)
+    }
+
+    pub(in crate::store) async fn resolve(
+        &self,
+        by: Actor,
+        id: PurchaseId,
+        settlement: Settlement,
+        new: String,
+    ) -> Result<(), Unavailable> {
+        let state = if let Settlement::Released = settlement { "released" } else { "charged" };
+        let (by, act) = (by.name().to_owned(), RESOLVE_PURCHASE);
+        let mut step = settle::step(self.shared(), id, &settlement);
+        step.statements.push(statement!(WRITE_RESOLVED, by, act, id.0, new, state));
         self.run(&self.lanes().sales, step).await.map(drop)
     }
 

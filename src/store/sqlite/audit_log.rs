@@ -6,13 +6,17 @@ use rusqlite::{Connection, params};
 
 use super::Result;
 use super::column::{self, Sql, nanos};
+use super::command::Durability;
 use super::handle::SqliteStore;
+use super::ledger::Ledger;
+use super::statements::Statements;
 use crate::store::audit_log::{
-    self, ADD_GROUP, ADD_MEMBER, CHANGE_GROUP, NewValue, RAISE_MEMBER, REMOVE_GROUP, REVOKE_MEMBER,
+    self, ADD_GROUP, ADD_MEMBER, CHANGE_GROUP, NewValue, RAISE_MEMBER, REMOVE_GROUP,
+    RESOLVE_PURCHASE, REVOKE_MEMBER,
 };
 use crate::store::{
-    Actor, AuditEntry, AuditQuery, Caller, GroupChange, Member, MemberChange, SpendLimit,
-    Unavailable,
+    Actor, AuditEntry, AuditQuery, Caller, GroupChange, Member, MemberChange, PurchaseId,
+    PurchaseState, Settlement, SpendLimit, Unavailable,
 };
 
 const WRITE: &str = "INSERT INTO audit (at, by, act, of, old, new) VALUES (?, ?, ?, ?, ?, ?)";
@@ -39,6 +43,26 @@ impl SqliteStore {
             })
         })
         .await
+    }
+
+    pub(in crate::store) async fn resolve(
+        &self,
+        by: Actor,
+        id: PurchaseId,
+        settlement: Settlement,
+        new: String,
+    ) -> Result<(), Unavailable> {
+        let resolve = move |ledger: &Ledger| {
+            let purchase = ledger.purchase(id)?;
+            let Some(purchase) = purchase.filter(|it| it.state == PurchaseState::Unknown) else {
+                return Ok(());
+            };
+            ledger.settle(&Statements::new(&ledger.connection), id, &settlement)?;
+            let act = (RESOLVE_PURCHASE, &*purchase.caller);
+            let (by, values) = ((&by, ledger.now()), (Some("unknown"), Some(&*new)));
+            write(&ledger.connection, by, act, values)
+        };
+        self.run(Durability::Synced, resolve).await
     }
 }
 

@@ -466,7 +466,7 @@ impl Ledger {
         Ok(price.is_some_and(|price| price >= SYNC_THRESHOLD))
     }
 
-    fn purchase(&self, id: PurchaseId) -> Result<Option<Purchase>> {
+    pub(super) fn purchase(&self, id: PurchaseId) -> Result<Option<Purchase>> {
         let find = "SELECT number, state, price_micros, caller, day, month, group_name, token
             FROM purchases WHERE id = ?";
         let found = self.connection.first(find, [id.0.as_bytes()], |row| {
