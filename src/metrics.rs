@@ -27,6 +27,7 @@ pub struct Metrics {
     requests: Family<RequestLabels, Counter>,
     request_seconds: Durations,
     gateway_seconds: Durations,
+    slot_wait_seconds: Durations,
     refusals: Family<Labels<1>, Counter>,
     purchases: Family<Labels<2>, Counter>,
     prices: Family<Labels<2>, Counter>,
@@ -61,6 +62,7 @@ impl Default for Metrics {
             requests: register(r, "requests", "Requests answered"),
             request_seconds: durations(r, "request_seconds", "Time to response heads"),
             gateway_seconds: durations(r, "gateway_seconds", "Time from slot to gateway reply"),
+            slot_wait_seconds: durations(r, "slot_wait_seconds", "Wait for a rate limit slot"),
             refusals: register(r, "refusals", "Refusals by problem code"),
             purchases: register(r, "purchases", "Purchases by outcome"),
             prices: register(r, "price_microdollars", "Prices of purchases, in micro-dollars"),
@@ -119,6 +121,11 @@ impl Metrics {
     /// `service` is the kind of call: `chat`, `video`, `other`, `status` or `billing`.
     pub fn gateway_call(&self, service: &'static str, elapsed: Duration) {
         self.gateway_seconds.get_or_create(&[("service", service)]).observe(elapsed);
+    }
+
+    /// Records a wait for a slot, also one that was given up. `service` is the kind of call.
+    pub fn slot_wait(&self, service: &'static str, elapsed: Duration) {
+        self.slot_wait_seconds.get_or_create(&[("service", service)]).observe(elapsed);
     }
 
     /// Counts a duplicate that got the reply of an earlier purchase. `how` is `joined`, `kept` or

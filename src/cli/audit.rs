@@ -5,11 +5,10 @@ use std::time::Duration;
 
 use nix::unistd::{User, geteuid};
 
-use super::{CommandError, Exit, OutputFormat, ledger, print_json};
+use super::{CommandError, Exit, OutputFormat, ledger, print_list};
 use crate::clock::iso8601;
 use crate::config::Settings;
 use crate::reports::audit::{concerned, document};
-use crate::reports::text::{csv, table};
 use crate::store::{Actor, AuditEntry, AuditQuery, host_name};
 
 const COLUMNS: &str = "at,by,act,caller,group,old,new";
@@ -32,14 +31,7 @@ pub(super) async fn audit(
     let mut entries = ledger::open_read_only(settings).await?.audit_log(query).await?;
     entries.reverse();
     let rows = entries.iter().map(cells);
-    match format {
-        OutputFormat::Table => {
-            let dash = |text: String| if text.is_empty() { "-".to_owned() } else { text };
-            write!(out, "{}", table(COLUMNS, rows.map(|row| row.map(dash)), usize::MAX))?;
-        }
-        OutputFormat::Csv => write!(out, "{}", csv(COLUMNS, rows))?,
-        OutputFormat::Json => print_json(&document(&entries, false), out)?,
-    }
+    print_list(format, (COLUMNS, rows), &document(&entries, false), out)?;
     Ok(Exit::Done)
 }
 

@@ -6,6 +6,7 @@ mod certificates;
 mod check;
 mod core;
 mod group;
+mod job;
 mod ledger;
 mod log;
 mod man;
@@ -43,6 +44,7 @@ use clap::{Parser, Subcommand};
 use serde::Serialize;
 
 use group::GroupCommand;
+pub use job::JobCommand;
 use member::MemberCommand;
 pub use process::runtime;
 pub use purchase::PurchaseCommand;
@@ -56,6 +58,7 @@ pub use webhook::WebhookCommand;
 use crate::access::token;
 use crate::clock::Date;
 use crate::config::{AccessMode, SettingError, redact_keys};
+use crate::reports::text::{csv, table};
 use crate::routes::openapi;
 
 /// A proxy that keeps the key of a prepaid AI gateway, and never buys twice.
@@ -101,7 +104,7 @@ pub enum Command {
     },
     /// List who changed members, groups and budgets, the earliest first
     Audit {
-        /// Start of the list, before now: 24h, 30d, or a UTC date such as 2026-11-01
+        /// Start of the list, before now: 24h, 30d, today, or a UTC date such as 2026-11-01
         #[arg(long, value_name = "TIME", default_value = "30d", value_parser = usage::since)]
         since: Duration,
         /// Output format
@@ -110,7 +113,7 @@ pub enum Command {
     },
     /// Report spending from the ledger
     Usage {
-        /// Start of the report, before now: 24h, 7d, or a UTC date such as 2026-11-01
+        /// Start of the report, before now: 24h, 7d, today, or a UTC date such as 2026-11-01
         #[arg(long, value_name = "TIME", default_value = "7d", value_parser = usage::since)]
         since: Duration,
         /// Last day of the report, a UTC date such as 2026-11-30 [default: today]
@@ -140,6 +143,11 @@ pub enum Command {
     Purchase {
         #[command(subcommand)]
         action: PurchaseCommand,
+    },
+    /// List videos
+    Job {
+        #[command(subcommand)]
+        command: JobCommand,
     },
     /// Copy the ledger to a new file, also while the server sells
     Backup {
@@ -298,6 +306,7 @@ impl Cli {
                 backup::backup(settings, (&target, with_secret), out)
             }
             Command::Purchase { action } => purchase::purchase(settings, action, out).await,
+            Command::Job { command } => job::job(settings, command, out).await,
             #[cfg(feature = "postgres")]
             Command::Store { command } => {
                 store::store((settings, self.config.as_deref()), command, out).await
@@ -337,6 +346,25 @@ fn print_errors(errors: &[SettingError], err: &mut impl Write) -> io::Result<Exi
         writeln!(err, "{error}")?;
     }
     Ok(Exit::UsageError)
+/// Prints a list as text columns under a comma-separated header, or as JSON. An empty cell of the table
+/// is `-`.
+fn print_list<const N: usize>(
+    format: OutputFormat,
+    (head, rows): (&str, impl Iterator<Item = [String; N]>),
+    document: &impl Serialize,
+    out: &mut impl Write,
+) -> Result<(), CommandError> {
+    match format {
+        OutputFormat::Table => {
+            let dash = |text: String| if text.is_empty() { "-".to_owned() } else { text };
+            write!(out, "{}", table(head, rows.map(|row| row.map(dash)), usize::MAX))?;
+        }
+        OutputFormat::Csv => write!(out, "{}", csv(head, rows))?,
+        OutputFormat::Json => print_json(document, out)?,
+    }
+    Ok(())
+}
+
 }
 
 fn print_json(document: &impl Serialize, out: &mut impl Write) -> Result<(), CommandError> {

@@ -4,31 +4,24 @@ use std::io::Write;
 use std::time::Duration;
 
 use clap::builder::PossibleValue;
-use clap::{Subcommand, ValueEnum};
+use clap::{Args, Subcommand, ValueEnum};
 use serde::Serialize;
 use uuid::Uuid;
 
-use super::{CommandError, Exit, OutputFormat, audit, ledger, print_json};
+use super::{CommandError, Exit, OutputFormat, audit, ledger, print_list, usage};
 use crate::app;
 use crate::billing::checkpoints::charged_without_reply;
 use crate::clock::iso8601;
 use crate::config::Settings;
 use crate::contract::money::Usd;
 use crate::reports::list_of;
-use crate::reports::text::{csv, strip_controls, table};
+use crate::reports::text::strip_controls;
 use crate::store::{PurchaseId, PurchaseRecord, PurchaseState, Settlement};
 
 #[derive(Clone, Debug, PartialEq, Eq, Subcommand)]
 pub enum PurchaseCommand {
     /// List purchases, newest first
-    List {
-        /// Only purchases in this state
-        #[arg(long, value_enum)]
-        state: Option<PurchaseState>,
-        /// Output format
-        #[arg(long, value_enum, default_value = "table")]
-        format: OutputFormat,
-    },
+    List(Filter),
     /// Resolve a purchase whose outcome is unknown
     Resolve {
         /// The id, from `tollgate purchase list`
@@ -38,6 +31,25 @@ pub enum PurchaseCommand {
         #[arg(value_enum)]
         outcome: Resolution,
     },
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Args)]
+pub struct Filter {
+    /// Only purchases in this state
+    #[arg(long, value_enum)]
+    state: Option<PurchaseState>,
+    /// Only later ones than 24h or 7d ago, today's, or those from a UTC date such as 2026-11-01 on
+    #[arg(long, value_name = "TIME", value_parser = usage::since)]
+    since: Option<Duration>,
+    /// Only those of this caller, as `tollgate usage --by caller` names it: member:ann
+    #[arg(long, value_name = "CALLER")]
+    caller: Option<String>,
+    /// At most so many
+    #[arg(long, value_name = "COUNT")]
+    limit: Option<usize>,
+    /// Output format
+    #[arg(long, value_enum, default_value = "table")]
+    format: OutputFormat,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -76,7 +88,7 @@ pub(super) async fn purchase(
     out: &mut impl Write,
 ) -> Result<Exit, CommandError> {
     match action {
-        PurchaseCommand::List { state, format } => list(settings, state, format, out).await?,
+        PurchaseCommand::List(filter) => list(settings, filter, out).await?,
         PurchaseCommand::Resolve { id, outcome } => resolve(settings, id, outcome, out).await?,
     }
     Ok(Exit::Done)
@@ -108,24 +120,23 @@ async fn resolve(
 
 async fn list(
     settings: &Settings,
-    state: Option<PurchaseState>,
-    format: OutputFormat,
+    Filter { state, since, caller, limit, format }: Filter,
     out: &mut impl Write,
 ) -> Result<(), CommandError> {
     let ledger = ledger::open_read_only(settings).await?;
     let mut rows = if state == Some(PurchaseState::Unknown) {
         ledger.unknown_purchases(usize::MAX).await?
     } else {
-        ledger.purchases_since(Duration::ZERO).await?.into_iter().rev().collect()
+        ledger.purchases_since(since.unwrap_or_default()).await?.into_iter().rev().collect()
     };
-    rows.retain(|row| state.is_none_or(|state| row.state == state));
+    rows.retain(|row| {
+        state.is_none_or(|state| row.state == state)
+            && since.is_none_or(|since| row.at >= since)
+            && caller.as_ref().is_none_or(|caller| row.caller == *caller)
+    });
+    rows.truncate(limit.unwrap_or(usize::MAX));
     let (head, cells) = ("id,at,caller,service,model,price,state", rows.iter().map(cells));
-    match format {
-        OutputFormat::Table => write!(out, "{}", table(head, cells, usize::MAX))?,
-        OutputFormat::Csv => write!(out, "{}", csv(head, cells))?,
-        OutputFormat::Json => print_json(&list_of(rows.iter().map(json)), out)?,
-    }
-    Ok(())
+    print_list(format, (head, cells), &list_of(rows.iter().map(json)), out)
 }
 
 fn cells(row: &PurchaseRecord) -> [String; 7] {

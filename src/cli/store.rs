@@ -6,12 +6,12 @@ use std::path::Path;
 use clap::Subcommand;
 use serde::Serialize;
 
-use super::{CommandError, Exit, OutputFormat, print_json, transfer};
+use super::{CommandError, Exit, OutputFormat, print_list, transfer};
 use crate::app::ledger::{self, Migration};
 use crate::clock::iso8601;
 use crate::config::{PostgresConfig, Settings, StoreConfig};
 use crate::reports::list_of;
-use crate::reports::text::{csv, strip_controls, table};
+use crate::reports::text::strip_controls;
 use crate::store::postgres::{
     InstanceRecord, InstanceState, contract, list_instances, report_restore,
 };
@@ -95,12 +95,7 @@ async fn instances(
     let rows: Vec<_> = found.iter().map(InstanceRow::of).collect();
     let (head, cells) =
         ("id,kind,name,process,at,state,ended_at", rows.iter().map(InstanceRow::cells));
-    match format {
-        OutputFormat::Table => write!(out, "{}", table(head, cells, usize::MAX))?,
-        OutputFormat::Csv => write!(out, "{}", csv(head, cells))?,
-        OutputFormat::Json => print_json(&list_of(rows), out)?,
-    }
-    Ok(())
+    print_list(format, (head, cells), &list_of(&rows), out)
 }
 
 #[derive(Serialize)]

@@ -1,5 +1,6 @@
 //! `tollgate usage`: reports spending from the ledger, also while a server runs.
 
+use std::cmp::Reverse;
 use std::io::Write;
 use std::time::Duration;
 
@@ -61,11 +62,16 @@ pub(super) fn until(text: &str) -> Result<Date, &'static str> {
     date(text).map(Date::at).ok_or("expected a date such as 2026-11-30")
 }
 
-/// Parses `90m`, `24h`, `7d` or `2026-11-01` into the time when the report starts.
+/// Parses `90m`, `24h`, `7d`, `today` or `2026-11-01` into the time when the report starts.
 pub(super) fn since(text: &str) -> Result<Duration, &'static str> {
+    if text == "today" {
+        return Ok(Date::at(clock::wall()).start());
+    }
     let start = if text.contains('-') { date(text) } else { before_now(text) };
     let past = start.filter(|start| *start < clock::wall());
-    past.ok_or("expected a time before now, such as 24h or 7d, or a past date such as 2026-11-01")
+    past.ok_or(
+        "expected today, a time before now, such as 24h or 7d, or a past date such as 2026-11-01",
+    )
 }
 
 fn date(text: &str) -> Option<Duration> {
@@ -99,6 +105,10 @@ pub(super) async fn usage(
     rows.retain(|row| until.is_none_or(|until| row.day <= until.days()));
     let key = |row: &SpendRow| by.iter().map(|by| by.key(row)).collect::<Vec<_>>();
     let (groups, total) = (SpendTotals::group_by(&rows, key), SpendTotals::of(&rows));
+    let mut groups: Vec<_> = groups.into_iter().collect();
+    if !by.contains(&GroupBy::Day) {
+        groups.sort_by_key(|(_, sum)| Reverse(sum.spent()));
+    }
     let lines = groups.iter().map(|(key, sum)| line(key, sum));
     match format {
         OutputFormat::Table => {
@@ -109,7 +119,7 @@ pub(super) async fn usage(
         }
         OutputFormat::Csv => write!(out, "{}", csv(&head(by), lines))?,
         OutputFormat::Json => {
-            let row = |(key, sum): (&Vec<String>, &SpendTotals)| {
+            let row = |(key, sum): &(Vec<String>, SpendTotals)| {
                 let mut row = sum.json();
                 for (by, value) in by.iter().zip(key) {
                     row[by.name()] = json!(value);
@@ -147,6 +157,7 @@ mod tests {
             ("24h", last(86_400)),
             ("7d", last(604_800)),
             ("90m", last(5_400)),
+            ("today", now),
             ("2026-11-21", day(2026, 11, 21)),
             ("2026-11-01", day(2026, 11, 1)),
             ("2024-02-29", day(2024, 2, 29)),

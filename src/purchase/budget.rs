@@ -105,9 +105,10 @@ impl Hold {
     }
 
     /// Returns how long the purchase has waited, and how long the gateway has had it.
-    pub(super) fn timing(&self) -> Option<Timing> {
-        let sent_at = (*lock(&self.sent_at))?;
-        Some(Timing { queue: sent_at - self.placed_at, gateway: clock::now() - sent_at })
+    pub(super) fn timing(&self) -> Timing {
+        let now = clock::now();
+        let sent_at = (*lock(&self.sent_at)).unwrap_or(now);
+        Timing { queue: sent_at - self.placed_at, gateway: now - sent_at }
     }
 
     /// Records the outcome, with the reply for duplicates and the job of a video.
@@ -427,11 +428,11 @@ fn over_budget_detail(over: &OverBudget, price: Usd) -> String {
         ScopeKind::Caller => "your budget",
         ScopeKind::Token => "your token's budget",
     };
-    let renews = match over.renews_at {
     let (price_text, budget, period) = (price.short(), over.budget.short(), over.period.phrase());
     if price > over.budget {
         return format!("this costs {price_text}; {whose}, {budget} {period}, never covers it");
     }
+    let renews = match over.renews_at {
         Some(at) => format!("it renews at {}", clock::iso8601(at)),
         None => "it does not renew".to_owned(),
     };

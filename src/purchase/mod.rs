@@ -147,6 +147,8 @@ impl Purchases {
         let charge = send::charge(purchase.order.get(), &reply);
         // The job is stored with the charge, so that it survives a crash.
         let job = self.job(purchase, &reply, charge);
+        let id = job.as_ref().map(|job| &*job.request_id);
+        send::log(&self.context.metrics, (purchase, &hold.caller), (charge, id), timing);
         // Settle: the ledger knows the outcome before the caller gets the first byte.
         hold.settle(charge, reply.as_ref().ok(), job.as_ref()).await;
         if let Some(job) = job {
@@ -156,7 +158,7 @@ impl Purchases {
         open.publish(match reply {
             Ok(reply) => {
                 let receipt = Receipt::new(purchase.id, reply, charge, hold.delivery());
-                Ok(Receipt { timing, ..receipt })
+                Ok(Receipt { timing: Some(timing), ..receipt })
             }
             Err(error) => Err(error.purchase_problem().for_purchase(purchase.id)),
         })

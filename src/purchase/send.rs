@@ -7,8 +7,7 @@ use serde::Deserialize;
 use tower::ServiceExt;
 use tracing::{error, info, warn};
 
-use super::{PurchaseRequest, Purchases};
-use crate::clock;
+use super::{PurchaseRequest, Purchases, Timing};
 use crate::contract::money::Usd;
 use crate::metrics::Metrics;
 use crate::problem::Charged;
@@ -26,7 +25,7 @@ pub(super) enum Charge {
 }
 
 impl Purchases {
-    /// Sends and logs the purchase of the caller with this name. An unparsable reply is kept in the ledger for the operator.
+    /// Sends the purchase of the caller with this name. An unparsable reply is kept in the ledger for the operator.
     pub(super) async fn send(
         &self,
         purchase: &PurchaseRequest,
@@ -44,13 +43,8 @@ impl Purchases {
             },
         };
         let before_send = Some(before_send);
-        let name = Arc::clone(&caller);
         let request = GatewayRequest { before_send, caller, ..GatewayRequest::free(call) };
-        let started = clock::now();
         let reply = GatewayService::clone(&self.gateway).oneshot(request).await;
-        let job = reply.as_ref().ok().and_then(|reply| Some(&*reply.video.as_ref()?.request_id));
-        let elapsed = clock::now() - started;
-        log(&self.context.metrics, (purchase, &name), (charge(order, &reply), job), elapsed);
         if let Some(body) = reply.as_ref().err().and_then(Error::unparsable_reply) {
             self.context.ledger.keep_unparsable_reply(purchase.id, body.clone());
         }
@@ -107,11 +101,12 @@ pub(super) fn charge(order: &Order, reply: &Result<GatewayReply, Error>) -> Char
     Charge::Paid(stated.filter(|stated| *stated <= MAX_CREDIBLE).unwrap_or(order.price))
 }
 
-fn log(
+/// Logs and counts a purchase that has ended.
+pub(super) fn log(
     metrics: &Metrics,
     (purchase, caller): (&PurchaseRequest, &str),
     (charge, job): (Charge, Option<&str>),
-    elapsed: Duration,
+    Timing { queue, gateway }: Timing,
 ) {
     let order = purchase.order.get();
     let (service, model) = (order.service.name(), &*order.model);
@@ -122,16 +117,18 @@ fn log(
     };
     metrics.purchase(service, outcome, cost.as_micros());
     let PurchaseRequest { id: purchase, .. } = purchase;
-    let elapsed_ms = u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX);
+    let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+    let (queue_ms, gateway_ms) = (millis(queue), millis(gateway));
     if matches!(charge, Charge::Paid(cost) if cost != order.price) {
         error!(%purchase, model, expected = %order.price, charged = %cost,
             "charged price differs from price list");
     }
     if charge == Charge::Unknown {
-        warn!(%purchase, service, model, %cost, %caller, outcome, elapsed_ms,
+        warn!(%purchase, service, model, %cost, %caller, outcome, queue_ms, gateway_ms,
             "purchase outcome unknown");
     } else {
-        info!(%purchase, service, model, %cost, %caller, outcome, job, elapsed_ms, "purchase");
+        info!(%purchase, service, model, %cost, %caller, outcome, job, queue_ms, gateway_ms,
+            "purchase");
     }
 }
 

@@ -56,7 +56,8 @@ impl SpendTotals {
         groups
     }
 
-    fn spent(&self) -> Usd {
+    /// Returns what counts against budgets.
+    pub fn spent(&self) -> Usd {
         saturating_sum(saturating_sum(self.charged, self.unknown), self.held)
     }
 

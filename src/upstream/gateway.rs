@@ -88,10 +88,13 @@ impl<T: SendAttempt> Gateway<T> {
         let mut give_up = (!attempt.request.is_patient).then(|| attempt.since + self.max_wait);
         let recorded =
             attempt.request.before_send.as_ref().and_then(|purchase| purchase.take_slot());
-        let mut slot = match recorded {
-            Some(slot) => slot,
-            None => self.rate_limit.acquire(&attempt, give_up, false).await?,
+        let queued_at = clock::now();
+        let acquired = match recorded {
+            Some(slot) => Ok(slot),
+            None => self.rate_limit.acquire(&attempt, give_up, false).await,
         };
+        self.metrics.slot_wait(attempt.request.call.name(), clock::now() - queued_at);
+        let mut slot = acquired?;
         loop {
             let sent_at = clock::now();
             let outcome = self.client.send(attempt.clone()).await;

@@ -81,6 +81,8 @@ fn commands_and_endpoints_print_lists_in_one_shape() {
         &["audit"],
         &["usage", "--by", "caller,group,model,day"],
         &["purchase", "list"],
+        &["job", "list"],
+        &["job", "list", "--open", "--limit", "1"],
         &["reconcile", "--dry-run"],
     ] {
         let ended = fixture.run(&[arguments, &["--format", "json"]].concat(), &[]);

@@ -46,6 +46,34 @@ fn purchases_are_listed_newest_first_with_public_states() {
 }
 
 #[test]
+fn purchases_are_listed_by_caller_and_time_up_to_a_limit() {
+    let fixture = Fixture::with_ledger();
+    let ids = [
+        ("member:ann", 50 * 60 * MINUTE),
+        ("member:bob", 2 * MINUTE),
+        ("member:ann", MINUTE),
+        ("member:ann", Duration::ZERO),
+    ]
+    .map(|(caller, ago)| fixture.enter(CHAT, caller, charged(CHAT.2), ago).to_string());
+    let [old, bob, earlier, latest] = ids.each_ref().map(String::as_str);
+    for (arguments, expected) in [
+        (&[][..], &[latest, earlier, bob, old][..]),
+        (&["--since", "24h"], &[latest, earlier, bob]),
+        (&["--since", "24h", "--caller", "member:ann"], &[latest, earlier]),
+        (&["--caller", "member:ann", "--limit", "1"], &[latest]),
+        (&["--caller", "ann"], &[]),
+        (&["--limit", "0"], &[]),
+    ] {
+        let listed = [&["purchase", "list", "--format", "csv"], arguments].concat();
+        let listed = fixture.done(&listed);
+        let listed: Vec<_> = listed.lines().skip(1).map(|row| row.split(',').next()).collect();
+        assert_eq!(listed, expected.iter().copied().map(Some).collect::<Vec<_>>(), "{arguments:?}");
+    }
+    let today = fixture.done(&["purchase", "list", "--since", "today"]);
+    assert!(today.contains(latest) && !today.contains(old), "{today}");
+}
+
+#[test]
 fn commands_end_quietly_if_their_reader_has_gone() {
     let fixture = Fixture::with_ledger();
     fixture.enter(CHAT, "192.0.2.1", charged(CHAT.2), MINUTE);

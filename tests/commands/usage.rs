@@ -36,12 +36,12 @@ fn usage_is_exact_in_json() {
     for (arguments, rows, total) in [
         (
             &["usage", "--by", "caller", "--format", "json"][..],
-            &[("192.0.2.1", 1, 3_000, 0), ("192.0.2.2", 2, 3_210_000, 3_000_000)][..],
+            &[("192.0.2.2", 2, 3_210_000, 3_000_000), ("192.0.2.1", 1, 3_000, 0)][..],
             (3, 3_213_000, 3_000_000),
         ),
         (
             &["usage", "--by", "model", "--format", "json", "--since", "11d"],
-            &[("eta-5-mini", 2, 6_000, 0), ("video-a-2", 2, 3_210_000, 3_000_000)],
+            &[("video-a-2", 2, 3_210_000, 3_000_000), ("eta-5-mini", 2, 6_000, 0)],
             (4, 3_216_000, 3_000_000),
         ),
         (&["usage", "--format", "json", "--since", "0s"], &[], (0, 0, 0)),
@@ -94,8 +94,8 @@ fn usage_table_is_aligned_and_csv_is_escaped() {
     assert_eq!(
         fixture.done(&["usage", "--by", "model", "--since", "11d"]),
         "model       count   charged   unknown      held     saved\n\
-         eta-5-mini      2  0.006000  0.000000  0.000000  0.000000\n\
          video-a-2       2  3.210000  3.000000  0.000000  0.000000\n\
+         eta-5-mini      2  0.006000  0.000000  0.000000  0.000000\n\
          total           4  3.216000  3.000000  0.000000  0.000000\n"
     );
     let clock::Date { year, month, day } = clock::Date::at(fixture.rows()[0].at);
@@ -116,8 +116,8 @@ fn usage_groups_by_several_columns_and_ends_with_a_day() {
     assert_eq!(
         by(&[]),
         "caller     model       count   charged   unknown      held     saved\n\
-         192.0.2.1  eta-5-mini      2  0.006000  0.000000  0.000000  0.000000\n\
          192.0.2.2  video-a-2       2  3.210000  3.000000  0.000000  0.000000\n\
+         192.0.2.1  eta-5-mini      2  0.006000  0.000000  0.000000  0.000000\n\
          total                      4  3.216000  3.000000  0.000000  0.000000\n"
     );
     // Ten days ago one chat was bought, and nothing else until yesterday.
@@ -130,7 +130,7 @@ fn usage_groups_by_several_columns_and_ends_with_a_day() {
     );
     let json: serde_json::Value = serde_json::from_str(&by(&["--format", "json"])).unwrap();
     assert_eq!(
-        (&json["rows"][1]["caller"], &json["rows"][1]["model"]),
+        (&json["rows"][0]["caller"], &json["rows"][0]["model"]),
         (&"192.0.2.2".into(), &"video-a-2".into())
     );
     for (until, says) in [("2020-01-01", "not before --since"), ("7d", "2026-11-30")] {
@@ -188,8 +188,8 @@ fn usage_by_group_keeps_the_group_of_each_purchase() {
     drop(ledger);
     let csv = fixture.done(&["usage", "--by", "group", "--format", "csv"]);
     let expected = "group,count,charged,unknown,held,saved\n\
-        ,1,0.000000,0.000000,0.003000,0.000000\n\
         design,2,0.000000,0.000000,0.006000,0.000000\n\
+        ,1,0.000000,0.000000,0.003000,0.000000\n\
         sales,1,0.000000,0.000000,0.003000,0.000000\n";
     assert_eq!(csv, expected);
     let csv = fixture.done(&["usage", "--by", "group,caller", "--format", "csv"]);

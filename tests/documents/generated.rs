@@ -76,6 +76,7 @@ fn metrics_md_lists_every_metric_as_it_is_scraped() {
     metrics.request("/", 200, Duration::ZERO);
     metrics.purchase("chat", "charged", 0);
     metrics.gateway_call("chat", Duration::ZERO);
+    metrics.slot_wait("chat", Duration::ZERO);
     metrics.replay("kept", 0);
     metrics.refusal("internal");
     metrics.webhook("ping", "delivered");

@@ -101,6 +101,8 @@ fn gauges_are_absent_until_they_are_known() {
     assert!(commits.parse::<u64>().unwrap() > 0, "{page}");
     let calls = value(&page, "tollgate_gateway_seconds_count{service=\"chat\"}");
     assert_eq!(calls.as_deref(), Some("1"), "{page}");
+    let waits = value(&page, "tollgate_slot_wait_seconds_count{service=\"chat\"}");
+    assert_eq!(waits.as_deref(), Some("1"), "{page}");
 }
 
 /// Makes each kind of sample: purchases, replays, refusals, a video, and requests of an attacker.
