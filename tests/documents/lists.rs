@@ -68,6 +68,17 @@ fn each_guarantee_has_a_test_module() {
 }
 
 #[test]
+fn metrics_md_lists_every_alert() {
+    let rules = read("contrib/prometheus/tollgate.rules.yml");
+    let alerts = rules.lines().filter_map(|line| line.trim().strip_prefix("- alert: "));
+    let alerts: BTreeSet<_> = alerts.collect();
+    let text = read("docs/reference/metrics.md");
+    let listed = rows(section(&text, "Prometheus and Grafana"));
+    let listed: BTreeSet<_> = listed.iter().flat_map(|row| spans(row[0])).collect();
+    assert_eq!(listed, alerts);
+}
+
+#[test]
 fn documented_sandbox_faults_match_the_code() {
     let text = read("docs/guide/getting-started.md");
     let table = rows(section(&text, "Sandbox faults"));
