@@ -259,7 +259,7 @@ mod tests {
         let old = Settings::default();
         let mut new = old.clone();
         new.server.drain *= 2;
-        new.log.is_json = !old.log.is_json;
+        new.log.is_json = Some(true);
         assert_eq!(changed(&old, &new), ["server.drain", "log.format"]);
         keep_until_restart(&old, &mut new);
         assert_eq!(changed(&old, &new), [""; 0]);

@@ -70,15 +70,15 @@ pub fn check_files(
         need("page.fallback", "a file in page.dir", &file, !dir.is_dir() || file.is_file());
     }
     if let Some(TlsFiles { cert, key }) = settings.server.tls_files() {
-        need("server.tls", "in cert a file", cert, cert.is_file());
-        need("server.tls", "in key a file", key, key.is_file());
+        need("server.tls", "`cert` to name a file", cert, cert.is_file());
+        need("server.tls", "`key` to name a file", key, key.is_file());
     }
     let acme = settings.server.acme();
     if let Some(roots) = acme.and_then(|acme| acme.roots.as_deref()) {
-        need("server.tls", "in roots a file", roots, roots.is_file());
+        need("server.tls", "`roots` to name a file", roots, roots.is_file());
     }
     if let Some(folder) = acme.and_then(|acme| acme.dir.parent()) {
-        need("server.tls", "in dir a folder in one", folder, is_folder(folder));
+        need("server.tls", "`dir` to be in a folder", folder, is_folder(folder));
     }
     if let AccessMode::Jwt(jwt) = &settings.access.mode
         && let JwksSource::File(file) = &jwt.jwks

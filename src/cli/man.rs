@@ -51,11 +51,12 @@ The command line or the settings have an error.
 ";
 
 /// Prints the first page, or writes the pages of all commands into `folder`.
-pub(super) fn man(folder: Option<&Path>, out: &mut impl Write) -> io::Result<()> {
+pub(super) fn man(folder: Option<&Path>, out: &mut impl Write) -> io::Result<Exit> {
     let mut command = <Cli as CommandFactory>::command().disable_help_subcommand(true);
     command.build();
-    let Some(folder) = folder else { return first_page(command, out) };
+    let Some(folder) = folder else { return first_page(command, out).map(|()| Exit::Done) };
     write_pages(command, folder)
+        .map(|()| Exit::Done)
         .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", folder.display())))
 }
 
@@ -66,8 +67,7 @@ fn write_pages(command: clap::Command, folder: &Path) -> io::Result<()> {
 
 fn first_page(command: clap::Command, out: &mut dyn Write) -> io::Result<()> {
     page(command).render(out)?;
-    out.write_all(REFERENCE.as_bytes())?;
-    out.flush()
+    out.write_all(REFERENCE.as_bytes())
 }
 
 fn pages(command: &clap::Command, folder: &Path) -> io::Result<()> {
@@ -92,7 +92,8 @@ fn date() -> String {
     date
 }
 
-pub(super) fn completions(shell: Shell, out: &mut impl Write) -> Exit {
-    clap_complete::generate(shell, &mut <Cli as CommandFactory>::command(), NAME, out);
-    Exit::Done
+pub(super) fn completions(shell: Shell, out: &mut impl Write) -> io::Result<Exit> {
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut <Cli as CommandFactory>::command(), NAME, &mut script);
+    out.write_all(&script).map(|()| Exit::Done)
 }

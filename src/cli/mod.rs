@@ -317,10 +317,8 @@ impl Cli {
                 Ok(writeln!(out).map(|()| Exit::Done)?)
             }
             Command::Sandbox { listen } => Ok(sandbox::sandbox(settings, listen, out, err).await?),
-            Command::Man { out: folder } => {
-                Ok(man::man(folder.as_deref(), out).map(|()| Exit::Done)?)
-            }
-            Command::Completions { shell } => Ok(man::completions(shell, out)),
+            Command::Man { out: folder } => Ok(man::man(folder.as_deref(), out)?),
+            Command::Completions { shell } => Ok(man::completions(shell, out)?),
         }
     }
 
@@ -346,6 +344,8 @@ fn print_errors(errors: &[SettingError], err: &mut impl Write) -> io::Result<Exi
         writeln!(err, "{error}")?;
     }
     Ok(Exit::UsageError)
+}
+
 /// Prints a list as text columns under a comma-separated header, or as JSON. An empty cell of the table
 /// is `-`.
 fn print_list<const N: usize>(
@@ -363,8 +363,6 @@ fn print_list<const N: usize>(
         OutputFormat::Json => print_json(document, out)?,
     }
     Ok(())
-}
-
 }
 
 fn print_json(document: &impl Serialize, out: &mut impl Write) -> Result<(), CommandError> {

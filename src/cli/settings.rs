@@ -94,7 +94,9 @@ pub fn load_from(
         key_file: &key_file,
         check_files: &|settings| {
             let mut unusable = check_files(settings, (&environment, folder), file.as_deref());
-            let certificate = certificate(settings).filter(|_| needs_gateway_key);
+            // A file that is missing is one error.
+            let is_missing = unusable.iter().any(|(name, _)| *name == "server.tls");
+            let certificate = certificate(settings).filter(|_| needs_gateway_key && !is_missing);
             let error = certificate.and_then(Result::err);
             unusable.extend(error.map(|expected| ("server.tls", expected)));
             unusable

@@ -146,13 +146,23 @@ fn nearest<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a s
         let (its_section, its_own) = split(candidate);
         let is_beside = !section.is_empty() && its_section == section;
         let distance = strsim::damerau_levenshtein(name, candidate);
-        let is_near = own == its_own || distance <= max_distance;
+        // Without a section, it may be a setting that was written outside of its section.
+        let outside = section.is_empty().then(|| strsim::damerau_levenshtein(own, its_own));
+        let distance = outside.map_or(distance, |outside| outside.min(distance));
+        let is_near =
+            own == its_own || distance <= max_distance || is_beside && begins_alike(own, its_own);
         let is_part = is_beside && its_own.contains(own);
         let distance = if section.is_empty() && own == its_own { 0 } else { distance };
         (is_near || is_part, (!is_beside, own != its_own, distance), candidate)
     });
     let near = ranked.filter(|(is_near, ..)| *is_near);
     near.min_by_key(|(_, rank, _)| *rank).map(|(.., candidate)| candidate)
+}
+
+/// Whether a name begins as another one for most of its length: `max_conns` and `max_connections`.
+fn begins_alike(name: &str, other: &str) -> bool {
+    let shared = name.chars().zip(other.chars()).take_while(|(one, two)| one == two).count();
+    shared * 3 >= name.chars().count() * 2
 }
 
 fn variable(setting: &str) -> String {

@@ -385,8 +385,8 @@ pub struct SandboxConfig {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LogConfig {
-    /// If not set, text on a terminal.
-    pub is_json: bool,
+    /// If not set, text on a terminal, else JSON.
+    pub is_json: Option<bool>,
     pub level: tracing::Level,
 }
 

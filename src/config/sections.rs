@@ -422,9 +422,10 @@ fn sandbox(section: &mut Section<'_>) -> SandboxConfig {
 
 fn log(section: &mut Section<'_>) -> LogConfig {
     let format = |text: &str| match text {
-        "auto" => Ok(false),
-        "json" => Ok(true),
-        _ => Err("expected \"auto\" or \"json\"".into()),
+        "auto" => Ok(None),
+        "json" => Ok(Some(true)),
+        "text" => Ok(Some(false)),
+        _ => Err("expected \"auto\", \"text\" or \"json\"".into()),
     };
     let level = |text: &str| match text {
         "error" => Ok(Level::ERROR),
@@ -435,7 +436,7 @@ fn log(section: &mut Section<'_>) -> LogConfig {
         _ => Err("expected \"error\", \"warn\", \"info\", \"debug\" or \"trace\"".into()),
     };
     LogConfig {
-        is_json: section.text("format", format, false),
+        is_json: section.text("format", format, None),
         level: section.text("level", level, Level::INFO),
     }
 }

@@ -57,20 +57,25 @@ impl Certificate {
         let pem = read("cert", &files.cert)?;
         let chain = CertificateDer::pem_slice_iter(&pem).collect::<Result<Vec<_>, _>>();
         let chain = chain.ok().filter(|chain| !chain.is_empty());
-        let chain = chain.ok_or_else(|| expected("cert", "certificates in PEM", &files.cert))?;
+        let chain =
+            chain.ok_or_else(|| expected("cert", "hold certificates in PEM", &files.cert))?;
         let pem = read("key", &files.key)?;
         let key = PrivateKeyDer::from_pem_slice(&pem).ok();
         let key = key.and_then(|key| any_supported_type(&key).ok());
         let key = key.ok_or_else(|| {
             let kinds =
-                "an RSA (2048 to 4096 bits), P-256, P-384 or Ed25519 key in PEM, not encrypted";
+                "hold an RSA (2048 to 4096 bits), P-256, P-384 or Ed25519 key in PEM, not encrypted";
             expected("key", kinds, &files.key)
         })?;
-        let unusable = || expected("cert", "an X.509 v3 certificate first", &files.cert);
+        let unusable = || expected("cert", "begin with an X.509 v3 certificate", &files.cert);
         let (names, life) = facts(&chain[0]).ok_or_else(unusable)?;
         let key = CertifiedKey::new(chain, key);
         if key.keys_match().is_err() {
-            return Err(expected("key", "the key of the first certificate in cert", &files.key));
+            return Err(expected(
+                "key",
+                "hold the key of the first certificate in `cert`",
+                &files.key,
+            ));
         }
         Ok(Self { key: Arc::new(key), files: files.clone(), stamp, names, life })
     }
@@ -122,12 +127,12 @@ impl Certificate {
 }
 
 fn read(name: &str, path: &Path) -> Result<Zeroizing<Vec<u8>>, String> {
-    let text = |error| expected(name, &format!("a readable file ({error})"), path);
+    let text = |error| expected(name, &format!("name a readable file ({error})"), path);
     fs::read(path).map(Zeroizing::new).map_err(text)
 }
 
 fn expected(name: &str, what: &str, path: &Path) -> String {
-    format!("in {name} {what}: {}", path.display())
+    format!("`{name}` to {what}: {}", path.display())
 }
 
 /// Returns the DNS names, and the start and the end of a certificate.

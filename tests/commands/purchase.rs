@@ -92,6 +92,15 @@ fn commands_end_quietly_if_their_reader_has_gone() {
         &["usage", "--format", "csv"],
         &["openapi"],
         &["--help"],
+        &["man"],
+        &["completions", "zsh"],
+        &["check"],
+        &["check", "--format", "json"],
+        &["member", "list"],
+        &["group", "list"],
+        &["audit"],
+        &["job", "list"],
+        &["reconcile", "--dry-run"],
     ] {
         assert_eq!(run(arguments), (Some(0), String::new()), "{arguments:?}");
     }
@@ -111,6 +120,16 @@ fn operator_ends_an_unknown_outcome_once() {
         [bought, free].map(|id| fixture.state(id)),
         [PurchaseState::Charged, PurchaseState::Released]
     );
+
+    let log = fixture.done(&["audit", "--format", "csv"]);
+    let acts: Vec<_> = log.lines().skip(1).map(|row| row.split_once(',').unwrap().1).collect();
+    assert_eq!(acts.len(), 2, "{log}");
+    for (act, (id, state)) in acts.iter().zip([(bought, "charged"), (free, "released")]) {
+        let says = format!(
+            "purchase.resolve,192.0.2.1,,unknown,\"{state}: {id}, video video-a-2, $3.00\""
+        );
+        assert!(act.starts_with("command line (") && act.ends_with(&says), "{log}");
+    }
 
     for (id, outcome, says) in [
         (bought, "released", "is already charged"),
@@ -149,16 +168,6 @@ fn resolved_outcome_holds_in_a_running_server_at_once() {
         let answer = buy(key);
         match outcome {
             // Its key is free: this is another purchase, which is lost, too.
-    let log = fixture.done(&["audit", "--format", "csv"]);
-    let acts: Vec<_> = log.lines().skip(1).map(|row| row.split_once(',').unwrap().1).collect();
-    assert_eq!(acts.len(), 2, "{log}");
-    for (act, (id, state)) in acts.iter().zip([(bought, "charged"), (free, "released")]) {
-        let says = format!(
-            "purchase.resolve,192.0.2.1,,unknown,\"{state}: {id}, video video-a-2, $3.00\""
-        );
-        assert!(act.starts_with("command line (") && act.ends_with(&says), "{log}");
-    }
-
             "released" => assert!(answer.contains(r#""charged":"unknown""#), "{answer}"),
             _ => assert!(answer.contains(r#""charged":"yes""#), "{answer}"),
         }

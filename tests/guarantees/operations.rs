@@ -20,6 +20,20 @@ fn slow() -> (Upstream, Latch) {
 }
 
 #[test]
+fn log_is_text_where_it_is_asked_for() {
+    let folder = TempDir::new().unwrap();
+    let environment = [
+        ("TOLLGATE_LOG__FORMAT", "text"),
+        ("TOLLGATE_SERVER__LISTEN", "127.0.0.1:0"),
+        ("TOLLGATE_ADMIN__LISTEN", "127.0.0.1:0"),
+    ];
+    let server = Process::start_with(folder.path(), &["serve"], &environment);
+    until("it has started", || server.printed().contains(": started version="));
+    let printed = server.printed();
+    assert!(!printed.contains('{') && !printed.contains('\u{1b}'), "{printed}");
+}
+
+#[test]
 fn sighup_applies_valid_settings_and_rejects_invalid_ones() {
     let upstream = Upstream::start(|_| Reply::chat("hello"));
     let old = "limits = { requests = 100, seconds = 3600, burst = 50 }\n";
@@ -257,6 +271,16 @@ fn start_and_reload_are_structured_events() {
         reload("budget.total = { day = \"1.00\" }", 1),
         "limits.requests, limits.seconds, limits.burst, limits.concurrent, budget.total"
     );
+    let limits: Vec<_> = log(&gate)
+        .into_iter()
+        .filter(|line| line["message"] == "limit changed")
+        .map(|line| ["setting", "old", "new"].map(|field| line[field].as_str().unwrap().to_owned()))
+        .collect();
+    assert!(
+        limits.contains(&["budget.total", "$20.00 a day", "$1.00 a day"].map(str::to_owned)),
+        "{limits:?}"
+    );
+    assert_eq!(limits.len(), 5, "{limits:?}");
     assert_eq!(reload("budget.total = { day = \"1.00\" }\nserver.drain = \"9s\"", 2), "nothing");
     assert_eq!(pending(), 1);
     assert_eq!(reload("budget.total = { day = \"1.00\" }", 3), "nothing");
@@ -271,16 +295,6 @@ fn second_signal_names_the_purchases_that_it_cuts() {
     let mut buyer = gate.client();
     buyer.send("POST", "/api/v1/chat", &[], CHAT);
     upstream.wait_for(1);
-    let limits: Vec<_> = log(&gate)
-        .into_iter()
-        .filter(|line| line["message"] == "limit changed")
-        .map(|line| ["setting", "old", "new"].map(|field| line[field].as_str().unwrap().to_owned()))
-        .collect();
-    assert!(
-        limits.contains(&["budget.total", "$20.00 a day", "$1.00 a day"].map(str::to_owned)),
-        "{limits:?}"
-    );
-    assert_eq!(limits.len(), 5, "{limits:?}");
     gate.signal(Signal::SIGTERM);
     until("it drains", || gate.printed().contains("drain started"));
     gate.signal(Signal::SIGTERM);

@@ -132,11 +132,17 @@ fn renewed_certificate_is_shown_and_no_request_fails() {
 fn unusable_certificate_stops_the_start_and_the_check() {
     type Change = fn(&Path);
     let cases: [(Change, &str); 5] = [
-        (|path| fs::remove_file(path.join("key.pem")).unwrap(), "in key a file that exists"),
-        (|path| fs::write(path.join("cert.pem"), "").unwrap(), "in cert certificates in PEM"),
+        (
+            |path| fs::remove_file(path.join("key.pem")).unwrap(),
+            "server.tls: expected `key` to name a file that exists",
+        ),
+        (
+            |path| fs::write(path.join("cert.pem"), "").unwrap(),
+            "expected `cert` to hold certificates in PEM",
+        ),
         (
             |path| fs::write(path.join("key.pem"), "x").unwrap(),
-            "in key an RSA (2048 to 4096 bits), P-256",
+            "expected `key` to hold an RSA (2048 to 4096 bits), P-256",
         ),
         (
             |path| {
@@ -144,7 +150,7 @@ fn unusable_certificate_stops_the_start_and_the_check() {
                 certificate::write(path, &["localhost"]);
                 fs::write(path.join("key.pem"), key).unwrap();
             },
-            "in key the key of the first certificate in cert",
+            "expected `key` to hold the key of the first certificate in `cert`",
         ),
         (
             |path| {
@@ -324,7 +330,7 @@ mod long {
         // On SIGHUP, the settings are rejected with it.
         let before = server.process.printed().len();
         server.change(|_| server.process.signal(Signal::SIGHUP), "settings rejected");
-        assert!(server.process.printed()[before..].contains("server.tls: expected in key"));
+        assert!(server.process.printed()[before..].contains("server.tls: expected `key`"));
         assert!(is_served(&old), "the old pair is in use");
         let new = Pair::new(&NAMES);
         server.change(|folder| new.write(folder), "certificate reloaded");

@@ -29,8 +29,9 @@ pub(super) fn start(settings: LogConfig) -> io::Result<()> {
     let stderr = File::from(io::stderr().as_fd().try_clone_to_owned()?);
     thread::Builder::new().name("log".to_owned()).spawn(move || QUEUE.run(stderr))?;
     let lines = tracing_subscriber::fmt::layer().with_writer(|| &QUEUE);
-    let lines = if !settings.is_json && io::stderr().is_terminal() {
-        lines.boxed()
+    let is_terminal = io::stderr().is_terminal();
+    let lines = if !settings.is_json.unwrap_or(!is_terminal) {
+        lines.with_ansi(is_terminal).boxed()
     } else {
         lines.fmt_fields(JsonFields).event_format(JsonLine).boxed()
     };
