@@ -7,8 +7,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use axum::Router;
-use axum::extract::{ConnectInfo, Request};
-use axum::middleware::map_request;
+use axum::extract::{ConnectInfo, State};
 use axum::routing::get;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
@@ -59,17 +58,20 @@ pub(crate) async fn terminated() -> io::Result<()> {
 
 /// The application's own routes; whatever they do not know is the gate's.
 pub(crate) fn app(gate: Tollgate) -> Router {
+    // Tells the gate who is asking: limits and budgets count per caller.
+    let gate = gate.peer_from(|it| it.get::<ConnectInfo<SocketAddr>>().map(|peer| peer.0));
     Router::new()
         .route("/hello", get(async || "hello\n"))
+        .route("/greeting", get(greeting))
+        .with_state(gate.clone())
         .fallback_service(gate)
-        .layer(map_request(introduce))
 }
 
-/// Tells the gate who is asking: limits and budgets count per caller.
-pub(crate) async fn introduce(
+/// Buys a chat for the client, and shows its reply or why there is none.
+async fn greeting(
+    State(gate): State<Tollgate>,
     ConnectInfo(peer): ConnectInfo<SocketAddr>,
-    mut request: Request,
-) -> Request {
-    request.extensions_mut().insert(Peer(peer));
-    request
+) -> Result<String, String> {
+    let reply = gate.chat(Peer(peer), "eta-5-mini", &[("user", "Greet me.")]).await;
+    reply.map(|reply| reply.content).map_err(|error| error.to_string())
 }

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 
 use axum::extract::{ConnectInfo, Request};
 use axum::{Router, http::StatusCode, middleware::map_request, routing::post};
-use tollgate::{Config, Peer, Tollgate, User};
+use tollgate::{Config, Tollgate, User};
 use tower_sessions::{MemoryStore, Session, SessionManagerLayer};
 
 #[tokio::main(flavor = "current_thread")]
@@ -21,6 +21,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
 
 /// The page is at `/ai/`, and the API below it.
 pub(crate) fn app(gate: Tollgate) -> Router {
+    let gate = gate.peer_from(|it| it.get::<ConnectInfo<SocketAddr>>().map(|peer| peer.0));
     Router::new()
         .route("/login", post(log_in))
         .nest_service("/ai", gate)
@@ -36,13 +37,8 @@ async fn log_in(session: Session, name: String) -> Result<(), StatusCode> {
     session.insert("user", name).await.map_err(failed)
 }
 
-/// Tells the gate who is asking: the address of the connection and, if signed in, the user.
-async fn identify(
-    ConnectInfo(peer): ConnectInfo<SocketAddr>,
-    session: Session,
-    mut request: Request,
-) -> Request {
-    request.extensions_mut().insert(Peer(peer));
+/// Tells the gate which user is asking, if one has signed in.
+async fn identify(session: Session, mut request: Request) -> Request {
     let name = session.get::<String>("user").await.ok().flatten();
     if let Some(user) = name.and_then(|name| User::new(&name).ok()?.budget("5.00/day").ok()) {
         request.extensions_mut().insert(user);

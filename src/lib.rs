@@ -94,7 +94,9 @@ pub use access::{User, UserError};
 #[doc(inline)]
 pub use downstream::caller::Peer;
 #[doc(inline)]
-pub use embed::{Config, OpsService, SandboxReport, StartError, Tollgate};
+pub use embed::{
+    Buyer, ChatError, ChatReply, Config, OpsService, SandboxReport, StartError, Tollgate,
+};
 #[doc(inline)]
 pub use response::Body;
 #[doc(inline)]

@@ -1,9 +1,11 @@
 //! The library: the proxy as a tower service, for axum, hyper or any other tower server.
 
+mod chat;
 mod config;
 mod ops;
 
 use std::convert::Infallible;
+use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
@@ -12,12 +14,12 @@ use std::{fmt, io, thread};
 
 use arc_swap::ArcSwap;
 use bytes::Bytes;
-use http::{Request, Response};
+use http::{Extensions, Request, Response};
 use tokio::runtime::{Builder, Handle};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::spawn_blocking;
 use tokio::time::{interval, timeout};
-use tokio_util::sync::DropGuard;
+use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 use tower::Service;
 
@@ -32,6 +34,7 @@ use crate::pipeline::HttpStack;
 use crate::response::{Body, BoxError};
 use crate::sync::lock;
 
+pub use chat::{Buyer, ChatError, ChatReply};
 pub use config::{Config, StartError};
 pub use ops::OpsService;
 
@@ -64,7 +67,11 @@ pub use ops::OpsService;
 #[derive(Clone)]
 pub struct Tollgate {
     inner: Arc<Inner>,
+    find_peer: Option<FindPeer>,
 }
+
+/// Finds the client's address in a request's extensions.
+type FindPeer = fn(&Extensions) -> Option<SocketAddr>;
 
 struct Inner {
     /// A reload swaps it; each request uses the current one.
@@ -145,7 +152,7 @@ impl Tollgate {
         host.spawn(Inner::background(&inner));
         // Otherwise, the first request waits for it.
         thread::spawn(calibrate_clock);
-        Ok(Self { inner })
+        Ok(Self { inner, find_peer: None })
     }
 
     /// Puts other settings into effect, such as a new key, budgets or limits. Requests in flight
@@ -172,7 +179,24 @@ impl Tollgate {
 
     /// Returns the private service for operators: metrics, readiness and the account's balance.
     pub fn ops(&self) -> OpsService {
-        OpsService::new(Arc::clone(&self.inner))
+        OpsService::new(Arc::clone(&self.inner), self.find_peer)
+    }
+
+    /// Takes the client's address from what your server puts into the extensions of requests that have
+    /// no [`Peer`](crate::Peer). With axum:
+    ///
+    /// ```
+    /// # use std::net::SocketAddr;
+    /// # use axum::extract::ConnectInfo;
+    /// # use tollgate::Tollgate;
+    /// fn app(gate: Tollgate) -> axum::Router {
+    ///     let gate = gate.peer_from(|it| it.get::<ConnectInfo<SocketAddr>>().map(|peer| peer.0));
+    ///     axum::Router::new().fallback_service(gate)
+    /// }
+    /// ```
+    #[must_use]
+    pub fn peer_from(self, find: fn(&Extensions) -> Option<SocketAddr>) -> Self {
+        Self { find_peer: Some(find), ..self }
     }
 
     /// Returns what the sandbox has sold, or `None` with a real gateway.
@@ -193,7 +217,7 @@ impl Tollgate {
     /// Call it when the signal to stop arrives, so that a server that waits for its open
     /// connections does not wait for event streams. Then wait for [`shutdown`](Self::shutdown).
     pub fn drain(&self) {
-        self.inner.shutdown.draining.cancel();
+        drain(&self.inner.shutdown.draining);
     }
 
     /// Returns a future that waits for SIGTERM or SIGINT (Ctrl-C), then [drains](Self::drain): the
@@ -209,7 +233,7 @@ impl Tollgate {
         let draining = self.inner.shutdown.draining.clone();
         Ok(async move {
             tokio::select! { _ = terminate.recv() => {}, _ = interrupt.recv() => {} }
-            draining.cancel();
+            drain(&draining);
         })
     }
 
@@ -234,7 +258,21 @@ impl Tollgate {
         if timeout(CLOSE_TIMEOUT, spawn_blocking(move || store.close())).await.is_err() {
             tracing::error!("ledger not closed in time");
         }
+        tracing::info!("stopped");
     }
+}
+
+fn drain(draining: &CancellationToken) {
+    if !draining.is_cancelled() {
+        tracing::info!("drain started");
+    }
+    draining.cancel();
+}
+
+/// Returns the address of a request's client, as the embedding server tells it.
+fn peer_of(extensions: &Extensions, find: Option<FindPeer>) -> Option<Peer> {
+    let own = extensions.get::<Peer>().copied();
+    own.or_else(|| find.and_then(|find| find(extensions)).map(Peer))
 }
 
 impl Inner {
@@ -296,7 +334,7 @@ where
         let token = inner.tasks.token();
         let (version, source) = (
             inner.current.load_full(),
-            request.extensions().get::<Peer>().copied().map(Source::from),
+            peer_of(request.extensions(), self.find_peer).map(Source::from),
         );
         let request = request.map(Body::stream);
         Box::pin(async move {

@@ -12,7 +12,7 @@ use std::task::{Context, Poll};
 use http::{Request, Response};
 use tower::Service;
 
-use super::Inner;
+use super::{FindPeer, Inner, peer_of};
 use crate::app::own_addresses;
 use crate::downstream::caller::{PEER_MISSING, Peer};
 use crate::downstream::host;
@@ -42,6 +42,7 @@ use crate::routes::ops::Ops;
 #[derive(Clone)]
 pub struct OpsService {
     _gate: Arc<Inner>,
+    find_peer: Option<FindPeer>,
     ops: Ops,
 }
 
@@ -55,10 +56,10 @@ impl OpsAddresses {
 }
 
 impl OpsService {
-    pub(super) fn new(gate: Arc<Inner>) -> Self {
+    pub(super) fn new(gate: Arc<Inner>, find_peer: Option<FindPeer>) -> Self {
         let OpsAddresses(own) = &gate.ops;
         let ops = gate.current.load().app.ops(&gate.shutdown, own.clone());
-        Self { _gate: gate, ops }
+        Self { _gate: gate, find_peer, ops }
     }
 }
 
@@ -76,7 +77,7 @@ impl<B: Send + 'static> Service<Request<B>> for OpsService {
         if let Err(problem) = host::adopt_authority(&mut request) {
             return refuse(problem);
         }
-        let Some(&Peer(peer)) = request.extensions().get::<Peer>() else {
+        let Some(Peer(peer)) = peer_of(request.extensions(), self.find_peer) else {
             return refuse(Problem::new(&INTERNAL).detail(PEER_MISSING));
         };
         Box::pin(self.ops.service_for(peer.ip()).call(request))

@@ -21,8 +21,10 @@ mod startup;
 mod users;
 mod wire;
 
+use std::io;
 use std::net::SocketAddr;
 use std::path::Path;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use http::{Request, StatusCode};
@@ -94,6 +96,32 @@ async fn embedded_service_after_shutdown_refuses_purchases() {
     let answer = gate.clone().oneshot(openai).await.unwrap();
     let body = answer.into_body().collect().await.unwrap().to_bytes();
     assert!(String::from_utf8_lossy(&body).contains("\"error\""), "OpenAI's format");
+}
+
+#[tokio::test]
+async fn shutdown_is_logged_once() {
+    #[derive(Clone, Default)]
+    struct Log(Arc<Mutex<Vec<u8>>>);
+    impl io::Write for Log {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().unwrap().extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+    let log = Log::default();
+    let writer = log.clone();
+    let lines = tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone());
+    let _logged = tracing::subscriber::set_default(lines.finish());
+    let gate = Tollgate::new(Config::default()).unwrap();
+    gate.drain();
+    gate.shutdown().await;
+    let text = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
+    for message in ["drain started", "stopped"] {
+        assert_eq!(text.matches(&format!(": {message}\n")).count(), 1, "{message}: {text}");
+    }
 }
 
 #[tokio::test]

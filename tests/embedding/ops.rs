@@ -4,6 +4,7 @@ use std::fs;
 use std::net::SocketAddr;
 use std::path::Path;
 
+use axum::extract::ConnectInfo;
 use http::{Request, Response, StatusCode};
 use http_body_util::BodyExt;
 use tokio::net::TcpListener;
@@ -60,6 +61,10 @@ async fn reconcile(folder: &Path) -> (Option<i32>, String) {
     (ended.status.code(), String::from_utf8_lossy(&text).into_owned())
 }
 
+fn peers(gate: Tollgate) -> Tollgate {
+    gate.peer_from(|it| it.get::<ConnectInfo<SocketAddr>>().map(|peer| peer.0))
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn reconcile_asks_the_embedded_gate() {
     let folder = tempfile::tempdir().unwrap();
@@ -67,8 +72,7 @@ async fn reconcile_asks_the_embedded_gate() {
     let config = live(folder.path()).await.ops_at(listener.local_addr().unwrap());
     let gate = Tollgate::new(config).unwrap();
     let ops = axum::Router::new()
-        .fallback_service(gate.ops())
-        .layer(axum::middleware::map_request(super::axum_server::introduce))
+        .fallback_service(peers(gate.clone()).ops())
         .into_make_service_with_connect_info::<SocketAddr>();
     let server = tokio::spawn(async move { axum::serve(listener, ops).await });
     let (code, text) = reconcile(folder.path()).await;

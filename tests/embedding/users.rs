@@ -43,6 +43,34 @@ async fn read(answer: Response<Body>) -> (StatusCode, String) {
 }
 
 #[tokio::test]
+async fn chat_is_bought_from_rust_and_refused_with_what_it_cost() {
+    let gate = gate();
+    let ada = user("ada").budget("0.004/day").unwrap();
+    let reply = gate.chat(ada.clone(), "eta-5-mini", &[("user", "Hello")]).await.unwrap();
+    assert!(!reply.content.is_empty() && !reply.purchase.is_empty(), "{reply:?}");
+    assert_eq!((reply.cost_micros, gate.sandbox().unwrap().charged_micros), (3_000, 3_000));
+    let (_, usage) = send(&gate, Some(ada.clone()), "/bff/usage", "").await;
+    assert!(usage.contains(r#""total_micros":3000"#), "{usage}");
+
+    let refused = gate.chat(ada, "eta-5-mini", &[("user", "Once more")]).await.unwrap_err();
+    assert_eq!(
+        (refused.status, &*refused.code, &*refused.charged),
+        (402, "budget_exhausted", "no")
+    );
+    assert!(refused.to_string().contains("this costs $0.003"), "{refused}");
+    let lost = gate.chat(user("bob"), "eta-5-mini", &[("user", "sandbox:drop")]).await.unwrap_err();
+    assert_eq!((&*lost.code, &*lost.charged), ("outcome_unknown", "unknown"));
+    let wrong = gate.chat(PEER, "eta-5-mini", &[("user", "Hello")]).await.unwrap_err();
+    assert_eq!((wrong.status, &*wrong.charged), (401, "no"), "no user is named");
+    gate.shutdown().await;
+
+    let open = Tollgate::new(Config::sandbox().instant()).unwrap();
+    let reply = open.chat(PEER, "eta-5-mini", &[("user", "Hello")]).await.unwrap();
+    assert_eq!(reply.cost_micros, 3_000);
+    open.shutdown().await;
+}
+
+#[tokio::test]
 async fn request_without_a_user_is_unauthenticated() {
     let gate = gate();
     for (path, body) in [("/bff/me", ""), ("/api/v1/chat", CHAT)] {
