@@ -1,8 +1,12 @@
-//! What `tollgate check` says of settings that are valid.
+//! What `tollgate check` says of settings that are valid, and of README's way to a live gateway.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 
-use crate::commands::fixture::Fixture;
+use tempfile::TempDir;
+
+use crate::commands::fixture::{Fixture, KEY};
+use crate::markdown;
 use crate::support::process;
 
 #[test]
@@ -71,4 +75,30 @@ fn check_refuses_a_ledger_with_the_other_kind_of_money() {
     let ended = check();
     assert!(ended.code == Some(1) && ended.stderr.contains(says), "{ended:?}");
     assert_eq!(fixture.done(&["check"]).lines().next().unwrap(), "settings  proxy.toml");
+}
+
+/// The settings that README's steps name, in the file that is shipped.
+#[test]
+fn going_live_as_readme_says_prints_no_warning() {
+    let readme = markdown::read("README.md");
+    let steps = markdown::section(&readme, "Going live");
+    let settings: Vec<_> =
+        markdown::spans(steps).into_iter().filter(|span| span.contains(" = ")).collect();
+    assert_eq!(settings.len(), 3, "{settings:?}");
+    let folder = TempDir::with_prefix("tollgate-readme-").unwrap();
+    let mut file = markdown::read("proxy.toml");
+    for setting in settings {
+        let (section, own) = setting.split_once('.').unwrap();
+        file = file.replace(&format!("\n[{section}]\n"), &format!("\n[{section}]\n{own}\n"));
+    }
+    fs::write(folder.path().join("proxy.toml"), file).unwrap();
+    assert!(
+        steps.contains("chmod 600 .env") && steps.contains("--config proxy.toml check"),
+        "{steps}"
+    );
+    let env = folder.path().join(".env");
+    fs::write(&env, format!("GATEWAY_API_KEY={KEY}\n")).unwrap();
+    fs::set_permissions(&env, fs::Permissions::from_mode(0o600)).unwrap();
+    let ended = process::run(folder.path(), &["--config", "proxy.toml", "check"], &[]);
+    assert_eq!((ended.code, ended.stderr.as_str()), (Some(0), ""), "{ended:?}");
 }
