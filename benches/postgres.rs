@@ -212,6 +212,7 @@ async fn buy(ledger: &Store, turns: &Turns) -> Outcome<(Duration, Duration)> {
         within: Duration::ZERO,
         clock_skew: Duration::ZERO,
         delivered_since: None,
+        is_separate: false,
     };
     let reservation = Reservation {
         id,
