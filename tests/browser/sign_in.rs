@@ -259,9 +259,9 @@ fn admin_view_shows_all_spending_to_admins_only() {
     let page = furnished(&gate);
     page.find(("link", "Admin")).click();
     page.find(("heading", "Admin"));
-    let by_member = "(document.querySelector('ol[aria-label=\"By member\"]')?.innerText ?? '')";
-    page.wait_until(&format!("{by_member} !== ''"));
-    let label = page.evaluate(by_member).to_string();
+    let by_caller = "(document.querySelector('ol[aria-label=\"By caller\"]')?.innerText ?? '')";
+    page.wait_until(&format!("{by_caller} !== ''"));
+    let label = page.evaluate(by_caller).to_string();
     assert!(label.contains("ann\\n$0.0") && label.contains("ada\\n$0.0"), "{label}");
     page.wait_for_text(
         "1 purchase ($0.006) has an unknown outcome. It counts as spent until settled.",

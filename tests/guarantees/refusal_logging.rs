@@ -104,9 +104,10 @@ fn refused_purchase_is_one_log_line_and_counted_by_code() {
         assert_eq!((&line["code"], &line["level"]), (&code.into(), &"INFO".into()), "{line}");
         assert_eq!(line["address"], "127.0.0.1", "{line}");
     }
-    // Which budget, and until when.
+    // What it costs, and which budget is in the way.
     let detail = logged[0]["detail"].as_str().unwrap();
-    assert!(detail.starts_with("the budget of all callers, $0.001 a day, has"), "{detail}");
+    let expected = "this costs $0.006; the budget of all callers, $0.001 a day, never covers it";
+    assert_eq!(detail, expected);
     assert!(CHAT.contains(logged[0]["model"].as_str().unwrap()), "{logged:?}");
     assert_eq!(logged[0]["span"]["client_id"], "my-own");
     assert_ne!(logged[0]["span"]["id"], "my-own", "a client cannot choose the unique id");

@@ -129,7 +129,7 @@ fn concurrent_repeats_of_a_change_make_it_once() {
         assert!(answers.iter().all(|answer| answer.status == 201), "{store}");
         assert_eq!(answers.iter().filter(|answer| !answer.is_replay()).count(), 1, "{store}");
         let members = gate.ask("GET", "/bff/admin/members", &[root.bearer()], "").json();
-        assert_eq!(members["members"][0]["extra"], "5.000000", "{store}");
+        assert_eq!(members["rows"][0]["extra"], "5.000000", "{store}");
     }
 }
 
