@@ -465,8 +465,7 @@ mod long {
         let gate = Gate::start();
         let mut page = open(&gate);
         page.expect_errors(&["status of 429"]);
-        let refusal = Tamper::Answer(429, vec![PROBLEM, ("Retry-After", "20")], LIMITED);
-        page.tamper(PAID, refusal);
+        page.tamper(PAID, Tamper::Answer(429, vec![PROBLEM, ("Retry-After", "20")], LIMITED));
         page.find(MESSAGE).fill("Too fast");
         page.press("Enter");
         page.wait_for_text("Not charged");
