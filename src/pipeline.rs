@@ -116,7 +116,7 @@ impl HttpStack {
         // 503
         let _memory =
             config.memory.head(config.server.max_body_memory, &address.caller(), &request)?;
-        // 401
+        // 401, once the ledger is open
         let call = caller::authenticate(config, (&scope.id, address), route, request).await?;
         // 429, before the body is read
         let (admission, admitted) = config.limiter.admit(&call);

@@ -30,14 +30,14 @@ use url::Url;
 
 pub use readiness::starting;
 use readings::Watched;
-pub use start::{Shutdown, open, own_addresses, prepare, prepare_on};
+pub use start::{Shutdown, open, own_addresses, prepare, prepare_on, sandbox};
 
 use crate::access::Authenticator;
 use crate::access::quote::QuoteSigner;
 use crate::billing::checkpoints::CheckpointKeeper;
 use crate::billing::summary::BillingSummary;
 use crate::clock;
-use crate::config::{self, AccessMode, Key, Settings, StoreConfig, Target};
+use crate::config::{self, AccessMode, Key, Settings, Target};
 use crate::downstream::cross_site::Origins;
 use crate::downstream::host::Hosts;
 use crate::downstream::memory::RequestMemory;
@@ -60,7 +60,7 @@ use crate::routes::api::Passthrough;
 use crate::routes::catalog::PriceList;
 use crate::routes::changes::RecentChanges;
 use crate::routes::{Handlers, Routes, endpoints};
-use crate::sandbox::{self, Sandbox};
+use crate::sandbox::Sandbox;
 use crate::server::{self, AddressLimits};
 use crate::store::{AccountBinding, Budgets, Digest, KeyId, RecentRefusals, SpendLimit, Store};
 use crate::tls::Tls;
@@ -74,6 +74,8 @@ use crate::webhooks::Webhooks;
 /// Replies to videos are kept at least this long, because videos are expensive and slow.
 const KEEP_VIDEOS: Duration = Duration::from_secs(7 * 86_400);
 
+/// How long a request waits for a ledger that is still being opened, unless `store.wait` is longer.
+const MAX_OPENING: Duration = Duration::from_secs(5);
 pub const TIDY_INTERVAL: Duration = Duration::from_secs(60);
 /// How long the last responses may take after `server.drain`.
 pub const FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
@@ -97,6 +99,8 @@ pub struct SharedState {
     pub rate_limit: Arc<RateLimit>,
     pub address_limits: Arc<AddressLimits>,
     pub memory: RequestMemory,
+    /// Cancelled when [`open`] ends.
+    pub ledger_opened: CancellationToken,
     pub hosts: Arc<ArcSwap<Hosts>>,
     /// `None` before the first settings apply.
     pub watched: Arc<ArcSwapOption<Watched>>,
@@ -183,6 +187,8 @@ impl App {
             )),
             limiter,
             server: settings.server.clone(),
+            ledger_opened: shared.ledger_opened.clone(),
+            max_opening: settings.store_wait.max(MAX_OPENING),
             hsts: hsts(&settings.server),
             names_login: settings.issuer().is_some(),
             memory: shared.memory.clone(),
@@ -350,22 +356,6 @@ impl GatewayAccount {
 fn hsts(server: &config::ServerConfig) -> Option<HeaderValue> {
     let value = format!("max-age={}", server.hsts.as_secs());
     HeaderValue::try_from(value).ok().filter(|_| !server.hsts.is_zero())
-}
-
-pub fn sandbox(settings: &Settings) -> Sandbox {
-    let defaults = sandbox::SandboxSettings::default();
-    let window = settings.sandbox.rate_limit.map_or(defaults.window, |limit| {
-        (u32::try_from(limit.requests).unwrap_or(u32::MAX), limit.period)
-    });
-    Sandbox::new(sandbox::SandboxSettings {
-        seed: settings.sandbox.seed,
-        run: (settings.store != StoreConfig::Memory).then(clock::wall),
-        balance: settings.sandbox.balance,
-        job_time: settings.sandbox.job_time,
-        reply_delay: settings.sandbox.reply_delay,
-        window,
-        ..defaults
-    })
 }
 
 pub fn terms(settings: &Settings) -> PurchaseTerms {

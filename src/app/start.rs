@@ -4,12 +4,13 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
+use futures_util::FutureExt;
 use tokio::net::TcpListener;
 use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 use tracing::error;
 
-use super::{SharedState, issuer, ledger, sandbox, secret};
+use super::{SharedState, issuer, ledger, secret};
 use crate::access::jwt::JwtVerifier;
 use crate::access::member_cache::MemberCache;
 use crate::access::quote::QuoteSigner;
@@ -25,7 +26,7 @@ use crate::pictures::Pictures;
 use crate::purchase::idempotency::RunningPurchases;
 use crate::redact::Redactor;
 use crate::routes::changes::RecentChanges;
-use crate::sandbox::Sandbox;
+use crate::sandbox::{self, Sandbox};
 use crate::server;
 use crate::store::{AccountBinding, OpenError, Opening, Reason, RecentRefusals, Store};
 use crate::tls::Tls;
@@ -114,6 +115,7 @@ fn shared_state(
         rate_limit,
         address_limits: Arc::default(),
         memory: RequestMemory::default(),
+        ledger_opened: CancellationToken::new(),
         hosts: Arc::default(),
         watched: Arc::default(),
         drain_expired: shutdown.drain_expired.clone(),
@@ -147,8 +149,16 @@ fn auth_mode(settings: &Settings, store: &Store, secret: Option<Secret>) -> io::
 }
 
 /// Waits for the ledger, then restores the state of an earlier process. If the ledger is unusable,
-/// only sales stop.
-pub async fn open(shared: &SharedState, mut opening: Option<Opening>) -> io::Result<()> {
+/// only sales stop. Requests that need it wait until this ends, also if it is given up.
+pub fn open(
+    shared: &SharedState,
+    opening: Option<Opening>,
+) -> impl Future<Output = io::Result<()>> {
+    let opened = shared.ledger_opened.clone().drop_guard();
+    restore(shared, opening).inspect(|_| drop(opened))
+}
+
+async fn restore(shared: &SharedState, mut opening: Option<Opening>) -> io::Result<()> {
     if let Some(opening) = &mut opening
         && let Err(error) = opening.wait().await
     {
@@ -240,6 +250,22 @@ fn start_sandbox(
         }
     });
     Ok(Some((sandbox, address)))
+}
+
+pub fn sandbox(settings: &Settings) -> Sandbox {
+    let defaults = sandbox::SandboxSettings::default();
+    let window = settings.sandbox.rate_limit.map_or(defaults.window, |limit| {
+        (u32::try_from(limit.requests).unwrap_or(u32::MAX), limit.period)
+    });
+    Sandbox::new(sandbox::SandboxSettings {
+        seed: settings.sandbox.seed,
+        run: (settings.store != StoreConfig::Memory).then(clock::wall),
+        balance: settings.sandbox.balance,
+        job_time: settings.sandbox.job_time,
+        reply_delay: settings.sandbox.reply_delay,
+        window,
+        ..defaults
+    })
 }
 
 /// Returns the addresses of these listeners; for an unspecified address, all of the machine.

@@ -1,8 +1,12 @@
+use http::Request;
+use http_body_util::Empty;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
+use tokio::runtime::Handle;
 use tower::ServiceExt;
 
 use super::*;
+use crate::downstream::source::Source;
 use crate::upstream::{GatewayCall, GatewayRequest};
 
 #[tokio::test]
@@ -25,4 +29,28 @@ async fn key_that_is_not_asked_with_is_redacted_too() {
     let reply = gateway.oneshot(GatewayRequest::free(GatewayCall::Billing)).await.unwrap();
     let said = String::from_utf8(reply.body.to_vec()).unwrap();
     assert!(said.contains("keyPrefix") && !said.contains("CANARY"), "{said}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn request_waits_for_the_ledger_and_not_for_ever() {
+    for (wait, max_wait) in [(0, 5), (60, 60)] {
+        let settings = Settings { store_wait: Duration::from_secs(wait), ..Settings::default() };
+        let (store, shutdown) = (Store::unusable("still closed"), Shutdown::default());
+        let (runtime, secret) = (Handle::current(), || Err(io::Error::other("not needed")));
+        let preparing = prepare_on(&settings, store, &runtime, &shutdown, secret, false);
+        let shared = preparing.await.unwrap();
+        let stack = App::new(settings, shared.clone()).unwrap().core(TaskTracker::new()).unwrap();
+        let ask = async |path: &str| {
+            let request = Request::get(path).header("host", "localhost").body(Empty::new());
+            let peer = ([127, 0, 0, 1], 1).into();
+            let asked_at = clock::now();
+            let answer = stack.handle(Some(Source { peer, tls: None }), request.unwrap()).await;
+            (answer.status().as_u16(), asked_at.elapsed().as_secs())
+        };
+        assert_eq!(ask("/healthz").await, (200, 0));
+        assert_eq!(ask("/bff/catalog").await, (200, 0));
+        assert_eq!(ask("/bff/jobs").await, (503, max_wait));
+        open(&shared, None).await.unwrap();
+        assert_eq!(ask("/bff/jobs").await, (503, 0));
+    }
 }

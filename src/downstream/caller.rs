@@ -6,6 +6,7 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 use http::header::AUTHORIZATION;
 use http::{HeaderMap, HeaderValue, Method, Request};
+use tokio::time::timeout;
 use tracing::Span;
 
 use super::cross_site;
@@ -14,7 +15,7 @@ use super::route::{Auth, CrossOrigin, MCP_PATH, RESOURCE_METADATA_PATH, Route, p
 use super::source::{Source, is_trusted};
 use super::{Call, DownstreamConfig, RequestId};
 use crate::access::cookie::{self, Transport};
-use crate::access::{Credentials, Session, User};
+use crate::access::{Authenticator, Credentials, Session, User};
 use crate::config::Network;
 use crate::problem::{FORBIDDEN, INTERNAL, ORIGIN_NOT_ALLOWED, Problem};
 use crate::store::{Caller, Role};
@@ -95,10 +96,18 @@ pub async fn authenticate<B>(
     };
     let user = head.extensions.get::<User>();
     let needs_none = route.auth == Auth::Public || (access.is_open() && user.is_none());
+    let credentials = match user {
+        _ if needs_none => Credentials::Missing,
+        Some(user) => Credentials::User(user),
+        None => credentials(headers, transport),
+    };
+    if needs_ledger(route, access, credentials) {
+        // If it takes longer, what needs the ledger says so.
+        timeout(config.max_opening, config.ledger_opened.cancelled()).await.ok();
+    }
     let (caller, session) = if needs_none {
         (address, Session::default())
     } else {
-        let credentials = user.map_or_else(|| credentials(headers, transport), Credentials::User);
         let with_login = |problem| with_login(config, route, headers, problem);
         let (caller, session) = match access.authenticate(credentials, address.clone()).await {
             Err(_) if route.auth == Auth::Optional => (address, Session::default()),
@@ -109,6 +118,16 @@ pub async fn authenticate<B>(
         (caller, session)
     };
     Ok(Call { id: id.clone(), caller, session, transport, route, head, body })
+}
+
+/// Returns whether the answer depends on the ledger: on its sessions, purchases or jobs.
+fn needs_ledger(route: &Route, access: &Authenticator, credentials: Credentials<'_>) -> bool {
+    let has_credentials = !matches!(credentials, Credentials::Missing);
+    match route.auth {
+        Auth::Public => route.signs_in,
+        Auth::Optional => has_credentials && access.has_logins(),
+        Auth::Caller | Auth::Admin => has_credentials || access.is_open(),
+    }
 }
 
 /// Refuses callers without the role that the route needs, before their payload is read.

@@ -17,10 +17,12 @@ mod trace;
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::HeaderName;
 use http::{HeaderMap, HeaderValue, request};
+use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 use uuid::fmt::Hyphenated;
 
@@ -43,6 +45,10 @@ pub struct DownstreamConfig {
     pub routes: Arc<route::RouteTable>,
     pub limiter: Arc<rate::Limiter>,
     pub server: config::ServerConfig,
+    /// Cancelled when the start has opened the ledger, or has failed to.
+    pub ledger_opened: CancellationToken,
+    /// How long a request waits for that.
+    pub max_opening: Duration,
     /// The value of `Strict-Transport-Security`.
     pub hsts: Option<HeaderValue>,
     /// Whether a 401 for an agent names the login.

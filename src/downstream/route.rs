@@ -64,6 +64,8 @@ pub struct Route {
     pub body: BodyKind,
     pub auth: Auth,
     pub cross_origin: CrossOrigin,
+    /// Whether it begins or ends a session.
+    pub signs_in: bool,
 }
 
 /// A public `GET` without limits.
@@ -74,6 +76,7 @@ pub const DEFAULT_ROUTE: Route = Route {
     body: BodyKind::Nothing,
     auth: Auth::Public,
     cross_origin: CrossOrigin::Listed,
+    signs_in: false,
 };
 
 #[derive(Debug)]

@@ -29,6 +29,7 @@ mod nothing_bought_is_lost;
 mod nothing_is_bought_twice;
 mod on_sale;
 mod openai;
+mod opening;
 mod operations;
 mod over_tls;
 mod own_tokens;

@@ -89,22 +89,6 @@ fn until_checked(is_so: impl FnMut() -> bool) {
     until_within(10 * PATIENCE, "the ledger has been checked", is_so);
 }
 
-/// The addresses that it logs before it prints them: the public one, and the operators'.
-fn listening(server: &Process) -> (SocketAddr, SocketAddr) {
-    let mut found = None;
-    until("it listens", || {
-        let printed = server.printed();
-        let line = printed.lines().find(|line| line.contains("\"listening\""));
-        let value = |line: &str, name: &str| {
-            let (_, rest) = line.split_once(&format!("\"{name}\":\""))?;
-            rest.split_once('"')?.0.parse().ok()
-        };
-        found = line.and_then(|line| Some((value(line, "page")?, value(line, "admin")?)));
-        found.is_some()
-    });
-    found.unwrap()
-}
-
 pub(crate) fn ask(at: SocketAddr, method: &str, path: &str, body: &str) -> Answer {
     let mut client = Client::connect(at, &Arc::new(Record::default()));
     client.send(method, path, &[], body);
@@ -123,10 +107,7 @@ fn server_answers_while_its_ledger_is_checked_and_sells_afterwards() {
     let writer = Connection::open(&ledger).unwrap();
     writer.execute_batch("BEGIN IMMEDIATE").unwrap();
     let mut server = start(folder.path(), &upstream);
-    let (page, admin) = listening(&server);
-    let chat = ask(page, "POST", "/api/v1/chat", CHAT);
-    assert_eq!((chat.status, chat.code().as_str()), (503, "ledger_unavailable"));
-    assert!(chat.value("retry-after").is_some() && chat.charged().as_deref() == Some("no"));
+    let (page, admin) = server.listening();
     let ready = ask(admin, "GET", "/readyz", "");
     assert_eq!(ready.status, 503);
     assert!(ready.text().contains("starting"), "{}", ready.text());
@@ -190,7 +171,7 @@ fn answers_before_it_is_ready() -> bool {
     fill(&ledger);
     write_to(&ledger);
     let server = start(folder.path(), &upstream);
-    let (page, admin) = listening(&server);
+    let (page, admin) = server.listening();
     assert_eq!(ask(page, "GET", "/healthz", "").status, 200);
     let is_early = ask(admin, "GET", "/readyz", "").status == 503;
     until_checked(|| ask(admin, "GET", "/readyz", "").status == 200);
@@ -207,7 +188,7 @@ fn signal_is_handled_during_the_ledger_check() {
     let writer = Connection::open(&ledger).unwrap();
     writer.execute_batch("BEGIN IMMEDIATE").unwrap();
     let mut server = start(folder.path(), &upstream);
-    listening(&server);
+    server.listening();
     server.signal(Signal::SIGTERM);
     assert_eq!(server.wait().code(), Some(0), "{}", server.printed());
     let printed = server.printed();

@@ -233,6 +233,14 @@ impl Gate {
         self.connect_bridge();
     }
 
+    /// Starts it again after its end, and returns when it listens. Its ledger may not be open yet.
+    pub(crate) fn start_listening(&mut self) {
+        self.before.push_str(&self.process().printed());
+        self.running = self.home.start(self.folder.path(), &self.environment);
+        (self.page, self.admin) = self.process().listening();
+        self.connect_bridge();
+    }
+
     /// The address of the callers' listener.
     pub(crate) fn address(&self) -> SocketAddr {
         self.page

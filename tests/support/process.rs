@@ -196,6 +196,21 @@ impl Process {
         found.expect("until it was found")
     }
 
+    /// Returns the addresses that it logs before its ledger is open: the callers' and the operators'.
+    pub(crate) fn listening(&self) -> (SocketAddr, SocketAddr) {
+        let mut found = None;
+        until_within(START, "tollgate listens", || {
+            let printed = self.printed();
+            assert!(!self.has_closed_its_output(), "it ended: {printed}");
+            let lines = printed.lines().filter(|line| line.contains("\"listening\""));
+            let line = lines.filter_map(|line| serde_json::from_str::<Value>(line).ok()).next();
+            let address = |line: &Value, name: &str| line[name].as_str()?.parse().ok();
+            found = line.and_then(|line| Some((address(&line, "page")?, address(&line, "admin")?)));
+            found.is_some()
+        });
+        found.expect("until it was found")
+    }
+
     /// Standard output and standard error so far.
     pub(crate) fn printed(&self) -> String {
         lock(&self.printed).clone()

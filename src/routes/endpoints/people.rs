@@ -22,7 +22,7 @@ pub(super) static ROWS: &[Endpoint] = &[
             .problems(&[&[&FORBIDDEN, &NOT_FOUND, &LOGIN_UNAVAILABLE]])],
     },
     Endpoint {
-        route: Route { path: login::CALLBACK, ..DEFAULT_ROUTE },
+        route: Route { path: login::CALLBACK, signs_in: true, ..DEFAULT_ROUTE },
         handler: |cx| Box::pin(login::finish(cx)),
         operations: operations![operation("loginCallback", "people", "Come back from the login service")
             .description("For browsers, with access.mode = \"oidc\". Failures are pages.")

@@ -8,7 +8,7 @@ use super::{Endpoint, PAID, READ, SHARED};
 use crate::downstream::route::{Auth, BodyKind, Class, DEFAULT_ROUTE, Route};
 use crate::routes::{api, bff, pictures};
 
-const LOGIN: Route = Route { method: Method::POST, ..DEFAULT_ROUTE };
+const LOGIN: Route = Route { method: Method::POST, signs_in: true, ..DEFAULT_ROUTE };
 
 // Its texts are wider than rustfmt can lay out.
 #[rustfmt::skip]
