@@ -18,7 +18,7 @@ pub(super) static ROWS: &[Endpoint] = &[
             .request_body("Anything")
             .ok("The JSON-RPC response, or events that end with it.", JSON, "Anything")
             .response(202, "A notification was accepted.", &[])
-            .problems(&[&[&UNKNOWN_ENDPOINT]])],
+            .problems(&[&[&crate::problem::UNKNOWN_ENDPOINT]])],
     },
     Endpoint {
         route: Route { path: RESOURCE_METADATA_PATH, ..SHARED },

@@ -18,7 +18,7 @@ use crate::problem::{
 };
 pub(super) use crate::problem::{
     FORBIDDEN, INVALID_REQUEST, LEDGER_UNAVAILABLE, LOGIN_EXPIRED, LOGIN_UNAVAILABLE, NOT_FOUND,
-    ORIGIN_NOT_ALLOWED, UNKNOWN_ENDPOINT,
+    ORIGIN_NOT_ALLOWED,
 };
 
 pub(super) const JSON: &str = "application/json";
