@@ -16,6 +16,17 @@ fn open(gate: &Gate) -> Page {
     page
 }
 
+/// Downloads the table, and returns its text.
+fn save(page: &Page) -> String {
+    page.call("Page.setDownloadBehavior", json!({"behavior": "deny"}));
+    page.evaluate(
+        "(() => { const make = URL.createObjectURL; URL.createObjectURL = (blob) => { blob.text().then((text) => { globalThis.saved = text; }); return make.call(URL, blob); }; })()",
+    );
+    page.find(("button", "Download CSV")).click();
+    page.wait_until("globalThis.saved !== undefined");
+    page.evaluate("globalThis.saved").as_str().expect("text").to_owned()
+}
+
 #[test]
 fn usage_is_charted_by_day_and_model_and_exported_as_csv() {
     let gate = Gate::start();
@@ -56,17 +67,24 @@ fn usage_is_charted_by_day_and_model_and_exported_as_csv() {
     page.find(("radio", "This month")).click();
     page.wait_until("document.querySelector('.figures').innerText.includes('$0.012')");
 
-    page.call("Page.setDownloadBehavior", json!({"behavior": "deny"}));
-    page.evaluate(
-        "(() => { const make = URL.createObjectURL; URL.createObjectURL = (blob) => { blob.text().then((text) => { globalThis.saved = text; }); return make.call(URL, blob); }; })()",
-    );
-    page.find(("button", "Download CSV")).click();
-    page.wait_until("globalThis.saved !== undefined");
-    let saved = page.evaluate("globalThis.saved");
-    let saved = saved.as_str().expect("text");
+    let saved = save(&page);
     assert!(saved.starts_with("day,service,model,count,spent_usd\r\n"), "{saved}");
     assert!(saved.contains(",\"chat\",\"alpha-sonnet-4.5\",1,0.006000\r\n"), "{saved}");
     assert_eq!(saved.lines().count(), 3, "{saved}");
+}
+
+#[test]
+fn downloaded_table_holds_no_formula() {
+    let gate = Gate::start();
+    let page = open(&gate);
+    let row = json!({"day": "2026-11-26", "service": "other", "model": "/x;=cmd\t@sum\"", "count": 1, "spent": "0.006000", "spent_micros": 6_000});
+    let usage = json!({"rows": [row], "total": "0.006000", "total_micros": 6_000, "saved": "0.000000", "saved_micros": 0}).to_string();
+    let answer = Tamper::Answer(200, vec![("Content-Type", "application/json")], usage.leak());
+    page.tamper("*/bff/usage*", answer);
+    page.find(("link", "Usage")).click();
+    page.wait_for_text("Last 7 days");
+    let saved = save(&page);
+    assert!(saved.contains(",\"other\",\"/x;'=cmd\t'@sum\"\"\",1,0.006000\r\n"), "{saved}");
 }
 
 #[test]
