@@ -143,7 +143,7 @@ fn open_video_is_resumed_only_if_sent_and_never_bought_again() {
         if posts == 1 {
             page.find(("button", "Try again · $3.00")).click();
             page.find(("button", "Yes, spend $3.00")).click();
-            page.wait_for_text("The video is being made");
+            page.wait_for_text("A video is finished");
             assert_eq!((page.evaluate(KEYS), gate.sold()), ("left-open".into(), 1));
         }
     }
