@@ -179,6 +179,29 @@ fn misspelled_command_suggests_the_right_one() {
 }
 
 #[test]
+fn password_with_separators_is_refused_and_not_printed() {
+    let folder = folder("store.url = \"postgres\"\ngateway.base_url = \"http://127.0.0.1:9\"\n");
+    for address in [
+        "postgres://me:p@hunter2@db/gate",
+        "postgres://me:p@hunter2@127.0.0.1:1/gate?sslmode=disable",
+        "postgres://me:1?hunter2@db/gate",
+    ] {
+        let variables = [("GATEWAY_API_KEY", SECRET), ("DATABASE_URL", address)];
+        for arguments in [&["check"][..], &["usage"], &["serve"]] {
+            let ended = run(folder.path(), arguments, &variables);
+            assert_eq!(ended.code, Some(2), "{arguments:?}: {ended:?}");
+            assert!(ended.stderr.contains("write @ : / ? # and % as %40"), "{ended:?}");
+            assert!(!said(&ended).contains("hunter2"), "{ended:?}");
+        }
+    }
+    let address = "postgres://me:hunter2@db/gate?sslcert=me.pem";
+    let variables = [("GATEWAY_API_KEY", SECRET), ("DATABASE_URL", address)];
+    let ended = run(folder.path(), &["check"], &variables);
+    assert!(ended.stderr.contains("not `sslcert`") && !ended.stderr.contains("%40"), "{ended:?}");
+    assert!(!said(&ended).contains("hunter2"), "{ended:?}");
+}
+
+#[test]
 fn check_reports_a_damaged_ledger_and_the_fix() {
     let folder = folder("store.url = \"sqlite:ledger.db\"\n");
     let path = folder.path().join("ledger.db");

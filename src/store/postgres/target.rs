@@ -14,8 +14,11 @@ use crate::store::MoneyKind;
 
 const EXPECTED: &str = "an address such as postgres://user@host/database (in a password, \
                         write @ : / ? # and % as %40 %3A %2F %3F %23 and %25)";
+/// The longest known name has 21 letters. A longer one may be anything.
+const MAX_PARAMETER_NAME: usize = 32;
 const TLS_REQUIRED: &str = "no sslmode=disable: without TLS, tollgate connects over \
                             loopback and Unix sockets only";
+const UNKNOWN_PARAMETER: &str = "no unknown parameter after the `?`";
 const CA_ELSEWHERE: &str = "no sslrootcert: set store.ca";
 const DEFAULT_PORT: u16 = 5432;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
@@ -68,7 +71,7 @@ impl PostgresTarget {
     /// Returns what was expected, without any part of the address.
     pub fn parse(address: &str, money: MoneyKind, kind: InstanceKind) -> Result<Self, String> {
         let (address, ssl_mode) = take_ssl_mode(address)?;
-        let mut config: Config = address.parse().map_err(|_| EXPECTED)?;
+        let mut config: Config = address.parse().map_err(|_| unusable(&address))?;
         if config.get_hosts().is_empty() || config.get_dbname().is_none_or(str::is_empty) {
             return Err(EXPECTED.to_owned());
         }
@@ -132,7 +135,10 @@ impl PostgresTarget {
 
 /// Splits off `sslmode`, whose values the client knows only in part.
 fn take_ssl_mode(address: &str) -> Result<(String, Option<String>), String> {
-    if !address.starts_with("postgres://") && !address.starts_with("postgresql://") {
+    let schemes = ["postgres://", "postgresql://"];
+    let rest = schemes.iter().find_map(|scheme| address.strip_prefix(scheme)).ok_or(EXPECTED)?;
+    // Where the password ends is only clear if the one `@` comes before any other separator.
+    if rest.rsplit_once('@').is_some_and(|(login, _)| login.contains(['@', '/', '?'])) {
         return Err(EXPECTED.to_owned());
     }
     let Some((base, query)) = address.split_once('?') else {
@@ -150,6 +156,23 @@ fn take_ssl_mode(address: &str) -> Result<(String, Option<String>), String> {
         }
     }
     Ok((format!("{base}?{}", kept.finish().replace('+', "%20")), ssl_mode))
+}
+
+/// Returns what is expected instead of an address that the client refuses. It names a parameter, which is
+/// behind the password.
+fn unusable(address: &str) -> String {
+    let Some((base, query)) = address.split_once('?') else { return EXPECTED.to_owned() };
+    let is_usable = |address: &str| address.parse::<Config>().is_ok();
+    let refused = query.split('&').find(|one| !is_usable(&format!("{base}?{one}")));
+    let (Some(refused), true) = (refused, is_usable(base)) else { return EXPECTED.to_owned() };
+    let name = refused.split('=').next().unwrap_or_default();
+    let is_name = name.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_');
+    if is_name && (1..=MAX_PARAMETER_NAME).contains(&name.len()) {
+        return format!(
+            "parameters that PostgreSQL's clients know, with valid values, not `{name}`"
+        );
+    }
+    UNKNOWN_PARAMETER.to_owned()
 }
 
 fn is_local(host: &Host) -> bool {
@@ -227,7 +250,24 @@ mod tests {
             ("postgres://db", EXPECTED),
             ("postgres:///gate", EXPECTED),
             ("postgres://me:hunter2?x@db/gate", EXPECTED),
-            ("postgres://db/gate?hunter2=1", EXPECTED),
+            ("postgres://db/gate?hunter2=1", UNKNOWN_PARAMETER),
+            ("postgres://db/gate?hunter+=1", UNKNOWN_PARAMETER),
+            (
+                "postgres://me@db/gate?applicationname=x",
+                "parameters that PostgreSQL's clients know, with valid values, not `applicationname`",
+            ),
+            (
+                "postgres://me@db/gate?user=x&connect_timeout=hunter2",
+                "parameters that PostgreSQL's clients know, with valid values, not `connect_timeout`",
+            ),
+            // A separator in a password would make its rest a host, a database or a parameter.
+            ("postgres://me:p@hunter2@db/gate", EXPECTED),
+            ("postgres://me:p@hunter2@db/gate?sslmode=require", EXPECTED),
+            ("postgres://me:12/hunter2@db/gate", EXPECTED),
+            ("postgres://me:12/hunter2@db/gate?sslmode=require", EXPECTED),
+            ("postgres://me:12?hunter2@db/gate", EXPECTED),
+            ("postgres://me:12/gate?hunter2@db/gate", EXPECTED),
+            ("postgres://me:hunter2@", EXPECTED),
             ("postgres://db/gate?sslmode=disable", TLS_REQUIRED),
             ("postgres://127.0.0.1/gate?hostaddr=10.1.2.3&sslmode=disable", TLS_REQUIRED),
             ("postgres://db/gate?sslrootcert=ca.pem", CA_ELSEWHERE),
