@@ -5,6 +5,7 @@ mod backup;
 mod certificates;
 mod check;
 mod core;
+mod env_file;
 mod group;
 mod job;
 mod ledger;

@@ -9,6 +9,8 @@ use super::*;
 use crate::clock;
 use crate::config::{Settings, Target};
 
+mod secrets;
+
 const CANARY: &str = "svc_sk_CANARY_0123456789";
 
 fn read(arguments: &[&str]) -> (Result<Cli, Exit>, String, String) {
@@ -157,7 +159,7 @@ fn errors_in_env_file_have_a_line_and_no_value() {
         assert_eq!(
             errors[0].to_string(),
             format!(
-                "{}:{line}: expected NAME=value, or NAME='value' if the value has blanks or quotes",
+                "{}:{line}: expected NAME=value, or NAME='value' if the value has blanks, quotes or backslashes",
                 path.display()
             )
         );

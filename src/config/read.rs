@@ -318,8 +318,7 @@ impl Section<'_> {
     fn inline(&mut self, name: &str) -> Option<RawNode> {
         let node = self.node(name)?;
         let parsed = node.parse_inline().map_err(|error| {
-            let hint = "in .env, single quotes around the value keep its quotes";
-            format!("expected a list or table in TOML, such as [\"…\"] ({hint}): {error}").into()
+            format!("expected a list or table in TOML, such as [\"…\"]: {error}").into()
         });
         self.accept(name, &node.location, parsed)
     }
