@@ -49,7 +49,7 @@ pub struct SecretText(Arc<Zeroizing<String>>);
 
 impl SecretText {
     pub fn new(text: &str) -> Result<Self, &'static str> {
-        let text = text.trim();
+        let text = bare(text);
         let distinct: HashSet<char> = text.chars().collect();
         if text.contains(KEY_PREFIX) {
             return Err("expected a separate secret, not the gateway's key");
@@ -93,6 +93,13 @@ impl fmt::Debug for DatabaseUrl {
     }
 }
 
+/// Returns the text of a secret without the blanks around it, and without the byte order mark that some
+/// editors write.
+fn bare(text: &str) -> &str {
+    text.trim_matches(|letter: char| letter.is_whitespace() || letter == '\u{feff}')
+}
+
+/// Reads a secret from its variable, or from the file that another variable names.
 pub(super) fn read_secret(
     source: &SettingsSource<'_>,
     what: &str,
@@ -108,6 +115,7 @@ pub(super) fn read_secret(
             (file, text.map_err(|why| format!("expected a file with the {what}: {why}")))
         }
     };
+    let text = text.map(|text| Zeroizing::new(bare(&text).to_owned()));
     Some((Location::Variable(name.to_owned()), text))
 }
 

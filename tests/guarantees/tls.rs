@@ -76,6 +76,19 @@ fn get(connection: &mut Connection, host: &str, target: &str) -> std::io::Result
 }
 
 #[test]
+fn byte_order_mark_before_certificate_or_key_is_ignored() {
+    let folder = TempDir::with_prefix("tollgate-tls-").unwrap();
+    certificate::write(folder.path(), &NAMES);
+    fs::write(folder.path().join("proxy.toml"), SETTINGS).unwrap();
+    for file in ["cert.pem", "key.pem"] {
+        let text = fs::read_to_string(folder.path().join(file)).unwrap();
+        fs::write(folder.path().join(file), format!("\u{feff}{text}")).unwrap();
+    }
+    let ended = run(folder.path(), &["check"], &[]);
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+}
+
+#[test]
 fn renewed_certificate_is_shown_and_no_request_fails() {
     let server = Server::start("");
     let (address, old) = (server.address(), server.certificate.clone());
