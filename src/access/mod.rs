@@ -122,7 +122,8 @@ impl fmt::Debug for Credentials<'_> {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Denied {
-    Invalid,
+    /// With the reason for the log, which quotes nothing of the credentials.
+    Invalid(&'static str),
     Forged,
     /// Too many forged tokens came from this address; none is verified for this long.
     Throttled(Duration),
@@ -185,7 +186,7 @@ impl Authenticator {
     ) -> Result<(Caller, Session), Problem> {
         let result = match (&self.mode, credentials) {
             (AuthMode::Host, Credentials::User(user)) => {
-                return user.session().ok_or_else(|| Problem::new(&INVALID_CREDENTIALS));
+                return user.session().ok_or_else(|| invalid("the session of the user has ended"));
             }
             (AuthMode::Host, _) => {
                 let detail = "sign in to the application that embeds tollgate";
@@ -198,9 +199,9 @@ impl Authenticator {
             }
             (AuthMode::Open, _) => return Ok((address, Session::default())),
             (_, Credentials::Missing) => return Err(Problem::new(&MISSING_CREDENTIALS)),
-            (_, Credentials::Malformed) | (AuthMode::Jwt(_), Credentials::Cookie(_)) => {
-                Err(Denied::Invalid)
-            }
+            (_, Credentials::Malformed) | (AuthMode::Jwt(_), Credentials::Cookie(_)) => Err(
+                Denied::Invalid("malformed or several Authorization headers or session cookies"),
+            ),
             (AuthMode::Members(members), Credentials::Token(token)) => members.by_token(token),
             (AuthMode::Members(members), Credentials::Cookie(value)) => members.by_login(value),
             (AuthMode::Oidc(oidc), Credentials::Cookie(value)) => {
@@ -211,7 +212,9 @@ impl Authenticator {
                 let limit = || self.failures.check(&address, clock::now());
                 oidc.sessions.by_token(token, || limit().map_err(Denied::Throttled)).await
             }
-            (AuthMode::Oidc(_), Credentials::Token(_)) => Err(Denied::Invalid),
+            (AuthMode::Oidc(_), Credentials::Token(_)) => {
+                Err(Denied::Invalid("access.oidc.tokens allows no tokens"))
+            }
             (AuthMode::Jwt(jwt), Credentials::Token(token)) => {
                 let limit = || self.forgeries.check(&address, clock::now());
                 jwt.verify(token, || limit().map_err(Denied::Throttled)).await
@@ -362,22 +365,22 @@ impl Authenticator {
     /// Counts the failure against the address, which slows guessing down.
     fn rejection(&self, denied: Denied, address: &Caller) -> Problem {
         let now = clock::now();
-        let counted = match denied {
+        let (counted, reason) = match denied {
             Denied::Unavailable(_) if self.has_logins() => return self.list_unavailable(),
             Denied::Unavailable(retry_after) => {
                 let detail = "tokens cannot be verified right now: access.jwt.jwks has no keys";
                 return Problem::new(&OVERLOADED).detail(detail).retry_after(retry_after);
             }
-            Denied::Throttled(retry_after) => Err(retry_after),
-            Denied::Invalid => self.failures.record(address, now),
+            Denied::Throttled(retry_after) => (Err(retry_after), FORGED),
+            Denied::Invalid(reason) => (self.failures.record(address, now), reason),
             Denied::Forged => {
                 self.forgeries.record(address, now).ok();
-                self.failures.record(address, now)
+                (self.failures.record(address, now), FORGED)
             }
         };
         self.metrics.credentials_failed.inc();
         match counted {
-            Ok(()) => Problem::new(&INVALID_CREDENTIALS),
+            Ok(()) => invalid(reason),
             Err(after) => rate_limited("too many invalid credentials from this address", after),
         }
     }
@@ -390,6 +393,15 @@ impl Authenticator {
         };
         Problem::new(&LEDGER_UNAVAILABLE).detail(detail).retry_after(RETRY_AFTER)
     }
+}
+
+const NO_MEMBER: &str = "no member has this token";
+const NO_SESSION: &str = "the token or session is unknown, or has ended";
+const FORGED: &str = "no key of the key set verifies the token's signature";
+
+/// Returns a 401, which says nothing about its reason.
+fn invalid(reason: &'static str) -> Problem {
+    Problem::new(&INVALID_CREDENTIALS).log_reason(reason)
 }
 
 /// A new session.

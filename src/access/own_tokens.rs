@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use super::subject_cache::ledger_name;
 use super::token::MemberToken;
-use super::{AuthMode, Authenticator, Denied, OidcAccess, TokenBudget};
-use crate::problem::{FieldError, INVALID_CREDENTIALS, NOT_FOUND, Problem};
+use super::{AuthMode, Authenticator, Denied, NO_SESSION, OidcAccess, TokenBudget, invalid};
+use crate::problem::{FieldError, NOT_FOUND, Problem};
 use crate::store::{SpendLimit, SubjectToken, TokenRefusal};
 
 impl TokenBudget {
@@ -43,7 +43,7 @@ impl Authenticator {
             Ok(Ok(added)) => Ok(added),
             Ok(Err(refusal)) => Err(refused(refusal)),
             Err(
-                Denied::Unavailable(_) | Denied::Invalid | Denied::Forged | Denied::Throttled(_),
+                Denied::Unavailable(_) | Denied::Invalid(_) | Denied::Forged | Denied::Throttled(_),
             ) => Err(self.list_unavailable()),
         }
     }
@@ -60,7 +60,7 @@ impl Authenticator {
 
 fn refused(refusal: TokenRefusal) -> Problem {
     let (pointer, code) = match refusal {
-        TokenRefusal::SessionEnded => return Problem::new(&INVALID_CREDENTIALS),
+        TokenRefusal::SessionEnded => return invalid(NO_SESSION),
         TokenRefusal::NameTaken => ("/name", "duplicate"),
         TokenRefusal::TooMany => ("", "too_many"),
     };

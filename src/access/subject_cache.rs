@@ -11,7 +11,7 @@ use zeroize::Zeroizing;
 
 use super::cached_list::{CachedList, Listed};
 use super::token::{self, MemberToken, Secret};
-use super::{Denied, Session, TokenBudget, random_value};
+use super::{Denied, NO_SESSION, Session, TokenBudget, random_value};
 use crate::clock;
 use crate::store::{
     Caller, Digest, Role, SpendLimit, Store, Subject, SubjectLogin, SubjectTerms, SubjectToken,
@@ -121,7 +121,7 @@ impl SubjectCache {
         admit: impl FnOnce() -> Result<(), Denied>,
     ) -> Result<(Caller, Session), Denied> {
         if token::prefix(token).is_empty() {
-            return Err(Denied::Invalid);
+            return Err(Denied::Invalid("not one of tollgate's tokens"));
         }
         let id = token::hash_token(&self.secret, token);
         let found = self.find(&id, admit).await?;
@@ -140,7 +140,7 @@ impl SubjectCache {
         }
         admit()?;
         self.logins.refresh_since(clock::now()).await;
-        self.session(id)?.ok_or(Denied::Invalid)
+        self.session(id)?.ok_or(Denied::Invalid(NO_SESSION))
     }
 
     fn session(&self, id: &Digest) -> Result<Option<(Caller, Session)>, Denied> {

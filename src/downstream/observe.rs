@@ -218,7 +218,8 @@ impl RefusalLog {
             let error = problem.errors().first().map(|error| error.code);
             // Other details may repeat what the caller sent.
             let detail = problem.detail_text().filter(|_| *kind == BUDGET_EXHAUSTED);
-            info!(status, code, error, model, address, detail, "request refused");
+            let reason = problem.reason();
+            info!(status, code, reason, error, model, address, detail, "request refused");
         }
     }
 }

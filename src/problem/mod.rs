@@ -73,8 +73,8 @@ pub struct BudgetName {
     pub period: &'static str,
 }
 
-/// The job, model and purchase of a problem, if known, the prefix of its type, and the login that it
-/// needs. Boxed, because results are moved often.
+/// The job, model and purchase of a problem, if known, the prefix of its type, its reason, and the login that
+/// it needs. Boxed, because results are moved often.
 #[derive(Clone, Debug, Default)]
 struct Subject {
     job: Option<Box<str>>,
@@ -82,6 +82,8 @@ struct Subject {
     purchase: Option<HeaderValue>,
     budget: Option<BudgetName>,
     prefix: Box<str>,
+    /// For the log only.
+    reason: Option<&'static str>,
     /// The address of the document that names the login (RFC 9728).
     resource_metadata: Option<Box<str>>,
 }
@@ -202,6 +204,11 @@ impl Problem {
         if prefix.is_empty() { self } else { self.about(|subject| subject.prefix = prefix.into()) }
     }
 
+    /// Sets a reason that only the log may tell.
+    pub fn log_reason(self, reason: &'static str) -> Self {
+        self.about(|subject| subject.reason = Some(reason))
+    }
+
     /// Names the login in the challenge of a 401.
     pub fn resource_metadata(self, address: &str) -> Self {
         self.about(|subject| subject.resource_metadata = Some(address.into()))
@@ -218,6 +225,10 @@ impl Problem {
 
     pub fn model(&self) -> Option<&str> {
         self.subject.as_ref()?.model.as_deref()
+    }
+
+    pub fn reason(&self) -> Option<&'static str> {
+        self.subject.as_ref()?.reason
     }
 
     pub fn detail_text(&self) -> Option<&str> {

@@ -80,6 +80,40 @@ fn forged_jwt_buys_nothing() {
     assert_eq!(upstream.requests(), 1);
 }
 
+#[test]
+fn refused_jwt_has_its_reason_in_the_log_and_a_large_one_is_accepted() {
+    let (upstream, login) = (upstream(), Login::start());
+    let gate = Gate::binary(&upstream, &login.settings(), &[]);
+    let claims = login.claims("ada", 600);
+    let header = json!({"alg": "ES256", "kid": "one"});
+    let groups: Vec<_> =
+        (0..220).map(|number| format!("00000000-0000-4000-8000-{number:012}")).collect();
+    let mut large = claims.clone();
+    large["groups"] = json!(groups);
+    let large = login.signed(&header, &large);
+    assert!((10_000..15_000).contains(&large.len()), "{}", large.len());
+    until("the keys are fetched", || buy(&gate, &large, "a-key").status == 200);
+    let but = |name: &str, value| {
+        let mut claims = claims.clone();
+        claims[name] = value;
+        login.signed(&header, &claims)
+    };
+    for (bearer, reason) in [
+        (but("aud", json!("tollgate2")), "the token's aud is not the audience of the settings"),
+        (
+            but("iss", json!("https://a.example")),
+            "the token's iss is not the issuer of the settings",
+        ),
+        (but("exp", json!(1)), "the token has expired"),
+        (login.signed(&json!({"alg": "ES256", "kid": "two"}), &claims), "the token's kid"),
+        (format!("Bearer {}", "a".repeat(10_000)), "the token is no JWT"),
+    ] {
+        assert_eq!(gate.ask("GET", "/bff/me", &[("authorization", &bearer)], "").status, 401);
+        until(reason, || gate.printed().contains(reason));
+    }
+    assert!(!gate.printed().contains("tollgate2"), "{}", gate.printed());
+}
+
 #[tokio::test(start_paused = true)]
 async fn jobs_and_keys_of_one_subject_are_hidden_from_others() {
     let (upstream, login) = (PausedUpstream::start(reply), Login::start());

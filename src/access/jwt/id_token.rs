@@ -7,7 +7,7 @@ use ring::digest::{self, SHA256, SHA384, SHA512};
 
 use super::claims::{self, Claims, JsonObject, Malformed, numeric_date};
 use super::signature::Algorithm;
-use super::{JwtVerifier, Token};
+use super::{JwtVerifier, NO_SUCH_KEY, Token};
 use crate::access::{Denied, subject};
 use crate::clock;
 use crate::config::OidcConfig;
@@ -37,11 +37,11 @@ pub(in crate::access) struct SignedIn {
 /// The reason for the log. It quotes nothing of the token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(in crate::access) enum ProofError {
-    #[error("the ID token is malformed, or has an unsupported algorithm or type")]
+    #[error("the ID token is larger than 64 KiB, or is an access token")]
     Malformed,
-    #[error(
-        "iss, aud, azp, exp, iat, sub or a claim that the settings name is missing or not as expected"
-    )]
+    #[error("the ID token is refused: {0}")]
+    Refused(&'static str),
+    #[error("azp, iat, nonce or at_hash of the ID token is missing or not as expected")]
     Claims,
     #[error("the ID token is not for this sign-in: its nonce differs")]
     Nonce,
@@ -49,7 +49,7 @@ pub(in crate::access) enum ProofError {
     AccessToken,
     #[error("no key of the login service verifies the ID token")]
     Signature,
-    #[error("the login service's keys cannot be fetched")]
+    #[error("the login service's keys cannot be fetched, or lack the ID token's kid")]
     NoKeys,
 }
 
@@ -68,19 +68,20 @@ impl JwtVerifier {
         if proof.id_token.len() > MAX_ID_TOKEN {
             return Err(ProofError::Malformed);
         }
-        let token = Token::read(proof.id_token).map_err(|_| ProofError::Malformed)?;
+        let token = Token::read(proof.id_token).map_err(ProofError::Refused)?;
         if token.is_access_token {
             return Err(ProofError::Malformed);
         }
-        let known = Claims::read(&token.claims, &self.rules, clock::wall())?;
+        let known = Claims::read(&token.claims, &self.rules, clock::wall());
+        let known = known.map_err(ProofError::Refused)?;
         let claims = JsonObject::read(&token.claims)?;
         self.check_origin(&claims)?;
         if claims.required::<String>("nonce")? != proof.nonce {
             return Err(ProofError::Nonce);
         }
         self.check_signature(&token, || Ok(())).await.map_err(|denied| match denied {
-            Denied::Unavailable(_) => ProofError::NoKeys,
-            Denied::Invalid | Denied::Forged | Denied::Throttled(_) => ProofError::Signature,
+            Denied::Unavailable(_) | Denied::Invalid(NO_SUCH_KEY) => ProofError::NoKeys,
+            Denied::Invalid(_) | Denied::Forged | Denied::Throttled(_) => ProofError::Signature,
         })?;
         check_access_token(&claims, token.algorithm, proof.access_token)?;
         let Claims { subject, role, own_budget, group, may_buy, .. } = known;

@@ -94,9 +94,6 @@ impl JwtVerifier {
         token: &str,
         admit: impl FnOnce() -> Result<(), Denied>,
     ) -> Result<(Caller, Session), Denied> {
-        if token.len() > MAX_TOKEN {
-            return Err(Denied::Invalid);
-        }
         let hash = *blake3::hash(token.as_bytes()).as_bytes();
         let current = self.keys.current();
         let is_valid = |verified: &Verified| {
@@ -119,10 +116,10 @@ impl JwtVerifier {
         token: &str,
         admit: impl FnOnce() -> Result<(), Denied>,
     ) -> Result<Verified, Denied> {
-        let token = Token::read(token).map_err(|_| Denied::Invalid)?;
+        let token = Token::read(token).map_err(Denied::Invalid)?;
         let claims = Claims::read(&token.claims, &self.rules, clock::wall());
         let Claims { subject, role, own_budget, group, may_buy, expires_at } =
-            claims.map_err(|_| Denied::Invalid)?;
+            claims.map_err(Denied::Invalid)?;
         let fingerprint = self.check_signature(&token, admit).await?;
         let expires_at = Some(expires_at);
         let session =
@@ -137,12 +134,15 @@ impl JwtVerifier {
         admit: impl FnOnce() -> Result<(), Denied>,
     ) -> Result<blake3::Hash, Denied> {
         let set = self.keys_for(token).await?;
-        let KeyLookup::Key(key) = set.find(token.kid.as_deref(), token.algorithm) else {
-            return Err(Denied::Invalid);
+        let keys = match set.find(token.kid.as_deref(), token.algorithm) {
+            KeyLookup::Keys(keys) => keys,
+            KeyLookup::NoMatch => return Err(Denied::Invalid(NO_KEY_FOR_ALGORITHM)),
+            KeyLookup::UnknownKid => return Err(Denied::Invalid(NO_SUCH_KEY)),
         };
         admit()?;
         let signature = URL_SAFE_NO_PAD.decode(token.signature).map_err(|_| Denied::Forged)?;
-        if !key.verifies(token.algorithm, token.signed.as_bytes(), &signature) {
+        let signed = token.signed.as_bytes();
+        if !keys.iter().any(|key| key.verifies(token.algorithm, signed, &signature)) {
             return Err(Denied::Forged);
         }
         Ok(set.fingerprint)
@@ -154,9 +154,11 @@ impl JwtVerifier {
             return self.keys.refetched(None).await.ok_or(Denied::Unavailable(MIN_FETCH_INTERVAL));
         };
         match set.find(token.kid.as_deref(), token.algorithm) {
-            KeyLookup::Key(_) => Ok(set),
-            KeyLookup::NoMatch => Err(Denied::Invalid),
-            KeyLookup::UnknownKid => self.keys.refetched(Some(&set)).await.ok_or(Denied::Invalid),
+            KeyLookup::Keys(_) | KeyLookup::NoMatch => Ok(set),
+            KeyLookup::UnknownKid => {
+                let newer = self.keys.refetched(Some(&set)).await;
+                newer.ok_or(Denied::Invalid(NO_SUCH_KEY))
+            }
         }
     }
 }
@@ -167,7 +169,11 @@ impl fmt::Debug for JwtVerifier {
     }
 }
 
-const MAX_TOKEN: usize = 8 * 1_024;
+/// A newer set may have it.
+const NO_SUCH_KEY: &str = "no key of the key set has the token's kid";
+const NO_KEY_FOR_ALGORITHM: &str = "no key of the key set fits the token's kid and alg";
+const MALFORMED_HEADER: &str = "the token's header is malformed";
+const MALFORMED_CLAIMS: &str = "the token's claims are malformed";
 /// Plain tokens and access tokens (RFC 9068); others, such as `logout+jwt`, are rejected.
 const TOKEN_TYPES: &[&str] = &["jwt", "at+jwt", "application/jwt", "application/at+jwt"];
 const ACCESS_TOKEN_TYPES: &[&str] = &["at+jwt", "application/at+jwt"];
@@ -185,28 +191,32 @@ struct Token<'a> {
 }
 
 impl<'a> Token<'a> {
-    fn read(token: &'a str) -> Result<Self, Malformed> {
-        let (signed, signature) = token.rsplit_once('.').ok_or(Malformed)?;
-        let (header, claims) = signed.split_once('.').ok_or(Malformed)?;
+    /// Fails with the reason for the log.
+    fn read(token: &'a str) -> Result<Self, &'static str> {
+        const NO_JWT: &str = "the token is no JWT";
+        let (signed, signature) = token.rsplit_once('.').ok_or(NO_JWT)?;
+        let (header, claims) = signed.split_once('.').ok_or(NO_JWT)?;
         if signature.is_empty() {
-            return Err(Malformed);
+            return Err("the token is not signed");
         }
-        let header = decode_part(header)?;
+        let header = decode_part(header).map_err(|_| MALFORMED_HEADER)?;
         // Keys that the header refers to (`jku`, `jwk`, `x5u`, `x5c`) are ignored.
-        let header = JsonObject::read(&header)?;
+        let header = JsonObject::read(&header).map_err(|_| MALFORMED_HEADER)?;
         let is_one_of = |name: &String, known: &[&str]| {
             known.iter().any(|known| name.eq_ignore_ascii_case(known))
         };
-        let kind: Option<String> = header.optional("typ")?;
+        let kind: Option<String> = header.optional("typ").map_err(|_| MALFORMED_HEADER)?;
         let is_accepted = kind.as_ref().is_none_or(|kind| is_one_of(kind, TOKEN_TYPES));
         if !is_accepted || REJECTED_HEADERS.iter().any(|name| header.has(name)) {
-            return Err(Malformed);
+            return Err("the token's header has an unsupported typ, crit, zip, enc, b64 or cty");
         }
+        let algorithm = header.required::<String>("alg").map_err(|_| MALFORMED_HEADER)?;
+        let algorithm = Algorithm::named(&algorithm).ok_or("the token's alg is not supported")?;
         Ok(Self {
-            algorithm: Algorithm::named(&header.required::<String>("alg")?).ok_or(Malformed)?,
+            algorithm,
             is_access_token: kind.is_some_and(|kind| is_one_of(&kind, ACCESS_TOKEN_TYPES)),
-            kid: header.optional("kid")?,
-            claims: decode_part(claims)?,
+            kid: header.optional("kid").map_err(|_| MALFORMED_HEADER)?,
+            claims: decode_part(claims).map_err(|_| MALFORMED_CLAIMS)?,
             signed,
             signature,
         })

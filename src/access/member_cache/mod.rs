@@ -13,7 +13,7 @@ use zeroize::Zeroizing;
 pub use self::issue::NewToken;
 use super::cached_list::{CachedList, Listed};
 use super::token::{self, Secret};
-use super::{Denied, Session, random_value};
+use super::{Denied, NO_MEMBER, NO_SESSION, Session, random_value};
 use crate::clock;
 use crate::store::{Caller, Digest, LoginSession, Member, Role, Store, Unavailable};
 
@@ -77,7 +77,7 @@ impl MemberCache {
         let id = token::hash_cookie(&self.secret, value);
         let login =
             token::lookup(&list.logins, &id).filter(|login| login.expires_at > clock::wall());
-        let Login { entry, expires_at, revoked } = login.ok_or(Denied::Invalid)?;
+        let Login { entry, expires_at, revoked } = login.ok_or(Denied::Invalid(NO_SESSION))?;
         let (caller, session) = entry.session();
         let (revoked, expires_at) = (Some(revoked.clone()), Some(*expires_at));
         Ok((caller, Session { revoked, expires_at, ..session }))
@@ -168,7 +168,7 @@ impl MemberList {
     }
 
     fn entry(&self, token: &Digest) -> Result<&Arc<Entry>, Denied> {
-        token::lookup(&self.tokens, token).ok_or(Denied::Invalid)
+        token::lookup(&self.tokens, token).ok_or(Denied::Invalid(NO_MEMBER))
     }
 
     fn revoke_missing_from(&self, new: &Self) {

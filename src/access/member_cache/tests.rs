@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::time::advance;
 
 use super::*;
-use crate::access::RETRY_AFTER;
+use crate::access::{NO_MEMBER, NO_SESSION, RETRY_AFTER};
 use crate::contract::money::Usd;
 use crate::store::{
     Actor, HookFuture, LimitChange, MemberChange, Period, ReserveError, SpendLimit, StoreHook,
@@ -99,7 +99,7 @@ async fn change_by_another_process_applies_at_next_refresh() {
     let cache = cache(&store).await;
     let (caller, ann) = cache.by_token("tg_ann").unwrap();
     assert_eq!(caller, Caller::Member("ann".into()));
-    assert_eq!(cache.by_token("tg_bob").unwrap_err(), Denied::Invalid);
+    assert_eq!(cache.by_token("tg_bob").unwrap_err(), Denied::Invalid(NO_MEMBER));
 
     add(&store, "bob", "tg_bob").await;
     let own = SpendLimit::of(Period::Day, Usd::dollars(1));
@@ -127,7 +127,7 @@ async fn change_by_another_process_applies_at_next_refresh() {
     cache.refresh().await;
     assert!(is_revoked(&ann) && is_revoked(&now) && is_revoked(&bob));
     for token in ["tg_ann", "tg_bob"] {
-        assert_eq!(cache.by_token(token).unwrap_err(), Denied::Invalid, "{token}");
+        assert_eq!(cache.by_token(token).unwrap_err(), Denied::Invalid(NO_MEMBER), "{token}");
     }
     assert_eq!(name(&cache.by_token("tg_new").unwrap()), "member:ann");
     assert_eq!(cache.count(), Some(MemberCount { members: 1, admins: 1 }));
@@ -183,22 +183,30 @@ async fn login_ends_on_new_login_logout_or_token_rotation() {
 
     let third = open(Some(first.as_str())).await;
     assert!(is_revoked(&session), "replaced by the new login");
-    assert_eq!(cache.by_login(&first).unwrap_err(), Denied::Invalid);
+    assert_eq!(cache.by_login(&first).unwrap_err(), Denied::Invalid(NO_SESSION));
     let (_, of_second) = cache.by_login(&second).unwrap();
     cache.log_out(&second).await.unwrap();
     assert!(is_revoked(&of_second));
-    assert_eq!(cache.by_login(&second).unwrap_err(), Denied::Invalid);
+    assert_eq!(cache.by_login(&second).unwrap_err(), Denied::Invalid(NO_SESSION));
     cache.log_out("never opened").await.unwrap();
 
-    assert_eq!(cache.by_login("tg_ann").unwrap_err(), Denied::Invalid, "a token is no cookie");
-    assert_eq!(cache.by_token(&third).unwrap_err(), Denied::Invalid, "a cookie is no token");
-    assert_eq!(cache.log_in(&third, None).await.err(), Some(Denied::Invalid));
+    assert_eq!(
+        cache.by_login("tg_ann").unwrap_err(),
+        Denied::Invalid(NO_SESSION),
+        "a token is no cookie"
+    );
+    assert_eq!(
+        cache.by_token(&third).unwrap_err(),
+        Denied::Invalid(NO_MEMBER),
+        "a cookie is no token"
+    );
+    assert_eq!(cache.log_in(&third, None).await.err(), Some(Denied::Invalid(NO_MEMBER)));
 
     let (_, of_third) = cache.by_login(&third).unwrap();
     store.change("ann", MemberChange::Rotate(hash("tg_new"), "tg_".into())).await;
     cache.refresh().await;
     assert!(is_revoked(&of_third));
-    assert_eq!(cache.by_login(&third).unwrap_err(), Denied::Invalid);
+    assert_eq!(cache.by_login(&third).unwrap_err(), Denied::Invalid(NO_SESSION));
 }
 
 #[tokio::test(start_paused = true)]

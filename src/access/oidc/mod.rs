@@ -234,13 +234,13 @@ impl OidcLogin {
             if self.log_limit.is_due("exchange", error.to_string().as_bytes()) {
                 warn!(%error, "login service refused the exchange of a code");
             }
-            unreachable()
+            if let TokenError::Refused(_) = error { not_acceptable() } else { unreachable() }
         })?;
         serde_json::from_slice(&body).map_err(|_| {
             if self.log_limit.is_due("no ID token", b"") {
                 warn!("login service sent no ID token");
             }
-            unreachable()
+            not_acceptable()
         })
     }
 
@@ -255,25 +255,17 @@ impl OidcLogin {
         if self.log_limit.is_due("refused", error.as_bytes()) {
             warn!(error, "login service refused to sign a user in");
         }
-        unreachable()
+        match code {
+            "server_error" | "temporarily_unavailable" => unreachable(),
+            _ => not_acceptable(),
+        }
     }
 
     fn refused_here(&self, error: ProofError) -> Problem {
         if self.log_limit.is_due("rejected", error.to_string().as_bytes()) {
             warn!(%error, "login service's answer rejected");
         }
-        match error {
-            ProofError::NoKeys => unreachable(),
-            ProofError::Malformed
-            | ProofError::Claims
-            | ProofError::Nonce
-            | ProofError::AccessToken
-            | ProofError::Signature => {
-                let detail = "the login service's answer is invalid; the operator finds the \
-                              reason in the log";
-                unreachable().detail(detail)
-            }
-        }
+        if error == ProofError::NoKeys { unreachable() } else { not_acceptable() }
     }
 
     /// Returns where the browser can end its session at the login service, too.
@@ -324,6 +316,13 @@ const NOT_BEGUN: &str = "this browser began no such sign-in, or it took longer t
 
 fn expired(detail: &'static str) -> Problem {
     Problem::new(&LOGIN_EXPIRED).detail(detail)
+}
+
+/// Returns the refusal of an answer that would be the same again.
+fn not_acceptable() -> Problem {
+    let detail =
+        "the login service's answer cannot be accepted; the operator finds the reason in the log";
+    Problem::new(&FORBIDDEN).detail(detail)
 }
 
 fn unreachable() -> Problem {

@@ -9,6 +9,7 @@ use std::time::Duration;
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
+use super::MALFORMED_CLAIMS;
 use crate::access::subject;
 use crate::config::{AllowRule, ClaimPath, TokenRules};
 use crate::store::{Period, Role, Selection, SpendLimit, is_member_name};
@@ -24,36 +25,53 @@ pub(super) struct Claims {
 }
 
 impl Claims {
-    pub(super) fn read(text: &str, config: &TokenRules, now: Duration) -> Result<Self, Malformed> {
-        let claims = JsonObject::read(text)?;
-        let expires_at = numeric_date(claims.raw("exp").ok_or(Malformed)?)? + config.leeway;
-        let is_future = |name| -> Result<bool, Malformed> {
-            let from = claims.raw(name).map(numeric_date).transpose()?;
-            Ok(from.is_some_and(|from| from > now + config.leeway))
+    /// Fails with the reason for the log.
+    pub(super) fn read(
+        text: &str,
+        config: &TokenRules,
+        now: Duration,
+    ) -> Result<Self, &'static str> {
+        const EXP: &str = "the token's exp is missing or malformed";
+        let claims = JsonObject::read(text).map_err(|_| MALFORMED_CLAIMS)?;
+        let expires_at = numeric_date(claims.raw("exp").ok_or(EXP)?).map_err(|_| EXP)?;
+        let expires_at = expires_at + config.leeway;
+        let has_begun = |name| {
+            let from = claims.raw(name).map(numeric_date).transpose();
+            from.is_ok_and(|from| from.is_none_or(|from| from <= now + config.leeway))
         };
-        let is_current = now < expires_at && !is_future("nbf")? && !is_future("iat")?;
-        let is_issuer = claims.required::<String>("iss")? == config.issuer;
-        // `cnf` (RFC 7800) requires a proof of possession, which is not supported.
-        if !(is_current && is_issuer && is_audience(&claims, &config.audience)?)
-            || claims.has("cnf")
-        {
-            return Err(Malformed);
+        if now >= expires_at {
+            return Err("the token has expired");
+        }
+        if !has_begun("nbf") || !has_begun("iat") {
+            return Err("the token is not valid yet, or its nbf or iat is malformed");
+        }
+        if claims.required::<String>("iss").ok().as_ref() != Some(&config.issuer) {
+            return Err("the token's iss is not the issuer of the settings");
+        }
+        if !is_audience(&claims, &config.audience).unwrap_or(false) {
+            return Err("the token's aud is not the audience of the settings");
+        }
+        if claims.has("cnf") {
+            return Err("the token needs a proof of possession (cnf, RFC 7800)");
         }
         let own_budget = match &config.budget_claim {
-            Some(path) => own_budget(&claims, path)?,
+            Some(path) => {
+                own_budget(&claims, path).map_err(|_| "the budget's claim is malformed")?
+            }
             None => SpendLimit::default(),
         };
         let group = match &config.group_claim {
-            Some(path) => group(&claims, path)?,
+            Some(path) => group(&claims, path).map_err(|_| "the group's claim is malformed")?,
             None => None,
         };
         let may_buy = match &config.may_buy_claim {
-            Some(path) => may_buy(&claims, path)?,
+            Some(path) => may_buy(&claims, path).map_err(|_| "the claim may_buy is malformed")?,
             None => None,
         };
         let role = config.role_claim.as_ref().map_or(Role::Member, |path| role(&claims, path));
-        let name: String = claims.required("sub")?;
-        let subject = subject::escaped(&name).ok_or(Malformed)?;
+        let name = claims.required::<String>("sub").ok();
+        let subject = name.and_then(|name| subject::escaped(&name));
+        let subject = subject.ok_or("the token's sub is missing, or is no name of a caller")?;
         Ok(Self { subject, role, own_budget, group, may_buy, expires_at })
     }
 }

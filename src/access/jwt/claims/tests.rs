@@ -5,7 +5,7 @@ use super::*;
 use crate::access::jwt::tests::issuer::{NOW, claims_with, settings};
 use crate::contract::money::Usd;
 
-fn read(name: &[&str], value: Value) -> Result<Claims, Malformed> {
+fn read(name: &[&str], value: Value) -> Result<Claims, &'static str> {
     let name = ClaimPath(name.iter().map(|name| (*name).to_owned()).collect());
     let rules = TokenRules { role_claim: Some(name.clone()), budget_claim: None, ..settings() };
     let rules = match name.0.last().is_some_and(|last| last == "budget") {

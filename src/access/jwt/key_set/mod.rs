@@ -49,7 +49,8 @@ pub(super) enum KeySetError {
 }
 
 pub(super) enum KeyLookup<'a> {
-    Key(&'a VerifyingKey),
+    /// Several keys may share a `kid` (RFC 7517, 4.5), and a token needs none.
+    Keys(Vec<&'a VerifyingKey>),
     /// The set has no key for this token, and fetching a newer set would not help.
     NoMatch,
     /// A newer set may have this `kid`.
@@ -85,11 +86,9 @@ impl KeySet {
             return KeyLookup::UnknownKid;
         }
         let accepts = |key: &&PublicKey| key.algorithms.contains(&algorithm);
-        let mut matching = self.keys.iter().filter(named).filter(accepts);
-        match (matching.next(), matching.next()) {
-            (Some(only), None) => KeyLookup::Key(&only.key),
-            (None | Some(_), _) => KeyLookup::NoMatch,
-        }
+        let matching = self.keys.iter().filter(named).filter(accepts);
+        let keys: Vec<_> = matching.map(|key| &key.key).collect();
+        if keys.is_empty() { KeyLookup::NoMatch } else { KeyLookup::Keys(keys) }
     }
 }
 

@@ -19,6 +19,9 @@ use issuer::{
 
 const UNAVAILABLE: Denied = Denied::Unavailable(Duration::from_secs(30));
 
+const UNKNOWN: Denied = Denied::Invalid(NO_SUCH_KEY);
+const EXPIRED: Denied = Denied::Invalid("the token has expired");
+
 fn every_key() -> FakeSource {
     FakeSource::new(&[RSA.jwk(), P256.jwk(), P384.jwk(), ED.jwk()])
 }
@@ -52,6 +55,16 @@ async fn token_of_each_algorithm_yields_subject_and_expiry() {
     let token = ED.signed("EdDSA", &header, &claims().to_string());
     assert_eq!(who(&jwt, &token).await, Ok(ada()));
     assert_eq!(source.fetches(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn token_of_any_size_that_a_head_may_have_is_accepted() {
+    let (jwt, _) = checker(&settings(), &every_key());
+    let groups: Vec<_> =
+        (0..300).map(|number| format!("00000000-0000-4000-8000-{number:012}")).collect();
+    let token = RSA.token("RS256", &claims_with("groups", json!(groups)));
+    assert!(token.len() > 15_000 && token.len() < 16_384, "{}", token.len());
+    assert_eq!(who(&jwt, &token).await, Ok(ada()));
 }
 
 #[tokio::test(start_paused = true)]
@@ -98,7 +111,7 @@ async fn times_are_checked_with_the_configured_leeway() {
     let (jwt, _) = checker(&exact, &every_key());
     assert_eq!(
         who(&jwt, &P256.token("ES256", &claims_with("exp", json!(NOW)))).await,
-        Err(Denied::Invalid)
+        Err(EXPIRED)
     );
     assert!(who(&jwt, &P256.token("ES256", &claims_with("exp", json!(NOW + 1)))).await.is_ok());
 }
@@ -111,7 +124,7 @@ async fn cached_token_still_expires() {
     clock.set(NOW + 659);
     assert_eq!(who(&jwt, &token).await, Ok(ada()));
     clock.set(NOW + 660);
-    assert_eq!(who(&jwt, &token).await, Err(Denied::Invalid));
+    assert_eq!(who(&jwt, &token).await, Err(EXPIRED));
     // The same holds if the clock jumped ahead and was set back.
     clock.set(NOW);
     assert_eq!(who(&jwt, &token).await, Ok(ada()));
@@ -127,7 +140,7 @@ async fn cached_token_is_rejected_after_its_key_is_removed() {
     source.serve(Some(document(&[P256.jwk()])));
     tokio::time::sleep(Duration::from_secs(601)).await;
     assert_eq!(who(&jwt, &kept).await, Ok(ada()));
-    assert_eq!(who(&jwt, &gone).await, Err(Denied::Invalid));
+    assert_eq!(who(&jwt, &gone).await, Err(UNKNOWN));
 }
 
 #[tokio::test(start_paused = true)]
@@ -155,13 +168,13 @@ async fn unknown_kids_cause_one_fetch_in_thirty_seconds() {
             async move { who(&jwt, &RSA.signed("RS256", &header, &claims().to_string())).await }
         });
         for verdict in futures_util::future::join_all(storm).await {
-            assert_eq!(verdict, Err(Denied::Invalid));
+            assert_eq!(verdict, Err(UNKNOWN));
         }
         assert_eq!(source.fetches(), 2, "round {round}");
         assert_eq!(who(&jwt, &P256.token("ES256", &claims())).await, Ok(ada()));
     }
     tokio::time::sleep(Duration::from_secs(30)).await;
-    assert_eq!(who(&jwt, &ED.token("EdDSA", &claims())).await, Err(Denied::Invalid));
+    assert_eq!(who(&jwt, &ED.token("EdDSA", &claims())).await, Err(UNKNOWN));
     assert_eq!(source.fetches(), 3);
 }
 
@@ -211,7 +224,7 @@ async fn role_and_budget_come_from_the_configured_claims() {
     assert_eq!(session.role, Role::Admin);
     assert_eq!(session.own_budget, SpendLimit::of(Period::Day, Usd::dollars(5)));
     let broken = ED.token("EdDSA", &claims_with("budget", json!("lots")));
-    assert_eq!(who(&jwt, &broken).await, Err(Denied::Invalid));
+    assert_eq!(who(&jwt, &broken).await, Err(Denied::Invalid("the budget's claim is malformed")));
 }
 
 #[tokio::test]
@@ -251,7 +264,7 @@ async fn key_file_is_read_at_start_and_again_on_change() {
         }
     };
     tokio::time::timeout(Duration::from_secs(60), seen).await.expect("it is read again");
-    assert_eq!(who(&jwt, &P256.token("ES256", &at(claims()))).await, Err(Denied::Invalid));
+    assert_eq!(who(&jwt, &P256.token("ES256", &at(claims()))).await, Err(UNKNOWN));
 }
 
 #[tokio::test(start_paused = true)]
