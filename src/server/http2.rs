@@ -11,7 +11,9 @@ use bytes::Bytes;
 use futures_util::future::OptionFuture;
 use h2::server::{Builder, SendResponse};
 use h2::{Ping, PingPong, Reason, RecvStream, SendStream};
-use http::header::{CONNECTION, CONTENT_LENGTH, DATE, HeaderName, TRANSFER_ENCODING, UPGRADE};
+use http::header::{
+    CONNECTION, CONTENT_LENGTH, COOKIE, DATE, HeaderName, TRANSFER_ENCODING, UPGRADE,
+};
 use http::{HeaderMap, HeaderValue, Method, Request, StatusCode};
 use http_body::Body as _;
 use http_body_util::BodyExt;
@@ -28,6 +30,9 @@ use crate::clock;
 use crate::response::{Body, Response};
 use crate::sync::lock;
 
+/// The size of a head as HTTP/2 counts it: with 32 bytes and a name for each cookie, of which browsers keep
+/// 180 a site.
+const MAX_LIST_SIZE: usize = MAX_HEAD_SIZE + 180 * (32 + "cookie".len());
 const STREAM_WINDOW: u32 = 64 * 1_024;
 /// Bodies that are not read yet may take this much memory on a connection.
 const CONNECTION_WINDOW: u32 = 4 * STREAM_WINDOW;
@@ -111,7 +116,7 @@ fn builder(settings: &ConnectionSettings) -> Builder {
     let mut builder = Builder::new();
     builder
         .max_concurrent_streams(settings.streams)
-        .max_header_list_size(u32::try_from(MAX_HEAD_SIZE).unwrap_or(u32::MAX))
+        .max_header_list_size(u32::try_from(MAX_LIST_SIZE).unwrap_or(u32::MAX))
         .initial_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)
         .max_send_buffer_size(MAX_UNSENT)
@@ -283,10 +288,9 @@ async fn answer<S: HttpService>(
     wire: &Wire,
 ) {
     let is_head = request.method() == Method::HEAD;
-    let has_too_many = request.headers().len() > MAX_HEADERS;
-    let (request, is_unread) = StreamBody::of(request);
-    // Counted as HTTP/1 counts them; their size is limited by h2.
-    let response = if has_too_many {
+    let (mut request, is_unread) = StreamBody::of(request);
+    join_cookies(request.headers_mut());
+    let response = if is_too_large(&request) {
         drop(request);
         let mut refusal = Response::new(Body::default());
         *refusal.status_mut() = StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE;
@@ -318,6 +322,25 @@ async fn answer<S: HttpService>(
     if is_unread.load(Ordering::Relaxed) {
         timeout(LINGER_TIME, poll_fn(|cx| stream.poll_reset(cx))).await.ok();
     }
+}
+
+/// Joins the cookies, of which clients may send each by itself (RFC 9113, 8.2.3).
+fn join_cookies(headers: &mut HeaderMap) {
+    let cookies: Vec<_> = headers.get_all(COOKIE).iter().map(HeaderValue::as_bytes).collect();
+    if cookies.len() > 1
+        && let Ok(joined) = HeaderValue::from_bytes(&cookies.join(&b"; "[..]))
+    {
+        headers.insert(COOKIE, joined);
+    }
+}
+
+/// Returns whether the head would be too large for HTTP/1.
+fn is_too_large<B>(request: &Request<B>) -> bool {
+    const SEPARATORS: usize = ": \r\n".len();
+    let path = request.uri().path_and_query().map_or(0, |path| path.as_str().len());
+    let lines = request.headers().iter();
+    let lines = lines.map(|(name, value)| name.as_str().len() + value.len() + SEPARATORS);
+    request.headers().len() > MAX_HEADERS || path + lines.sum::<usize>() > MAX_HEAD_SIZE
 }
 
 fn complete_headers(headers: &mut HeaderMap, status: StatusCode, body: &Body) {

@@ -157,25 +157,46 @@ fn large_head_is_refused() {
     let long = "x".repeat(120);
     let large: Vec<_> = (0..150).map(|_| ("x", long.as_str())).collect();
     for more in [many, large] {
-        let mut connection = connect(&gate);
-        let block = post("/api/v1/chat", &more);
-        let parts: Vec<_> = block.chunks(16_000).collect();
-        for (place, part) in parts.iter().enumerate() {
-            let kind = if place == 0 { HEADERS } else { CONTINUATION };
-            let end = if place + 1 == parts.len() { END_HEADERS } else { 0 };
-            connection.write_all(&frame(kind, end, 1, part)).unwrap();
-        }
-        let answer = loop {
-            let answer = next(&mut connection).expect("an answer");
-            if answer.stream == 1 {
-                break answer;
-            }
-        };
+        let answer = answer_to(&gate, &post("/api/v1/chat", &more), 0);
         assert_eq!(answer.kind, HEADERS, "{answer:?}");
         // An indexed field would be one of the seven known statuses.
         assert!(!(0x88..=0x8e).contains(&answer.payload[0]), "{answer:?}");
     }
     assert_eq!(upstream.requests(), 0);
+}
+
+/// Sends a head in as many frames as it takes, and returns the first frame of the answer.
+fn answer_to(gate: &Gate, block: &[u8], end: u8) -> Frame {
+    let mut connection = connect(gate);
+    let parts: Vec<_> = block.chunks(16_000).collect();
+    for (place, part) in parts.iter().enumerate() {
+        let (kind, end) = if place == 0 { (HEADERS, end) } else { (CONTINUATION, 0) };
+        let end = if place + 1 == parts.len() { end | END_HEADERS } else { end };
+        connection.write_all(&frame(kind, end, 1, part)).unwrap();
+    }
+    loop {
+        let answer = next(&mut connection).expect("an answer");
+        if answer.stream == 1 {
+            return answer;
+        }
+    }
+}
+
+#[test]
+fn cookies_count_as_in_http_1_however_they_are_split() {
+    let upstream = Upstream::start(|_| Reply::chat("hello"));
+    let gate = gate(&upstream, "");
+    let mut block = vec![0x82, 0x87];
+    block.extend([field(":path", "/bff/me"), field(":authority", "localhost")].concat());
+    // As many as a browser keeps for a site. In HTTP/1, they are one header of 15.5 KB.
+    let cookies = |length: usize| -> Vec<u8> {
+        (100..280).flat_map(|n| field("cookie", &format!("c{n}={}", "x".repeat(length)))).collect()
+    };
+    let small = answer_to(&gate, &[&*block, &cookies(79)].concat(), END_STREAM);
+    assert_eq!((small.kind, small.payload[0]), (HEADERS, 0x88), "{small:?}");
+    let large = answer_to(&gate, &[&*block, &cookies(90)].concat(), END_STREAM);
+    assert_eq!(large.kind, HEADERS);
+    assert!(!(0x88..=0x8e).contains(&large.payload[0]), "{large:?}");
 }
 
 #[test]
