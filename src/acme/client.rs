@@ -21,7 +21,7 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::pki_types::ServerName;
 
 use crate::config::AcmeConfig;
-use crate::upstream::{tls_config, trust_anchors};
+use crate::tls::{explained, tls_config, trust_anchors};
 
 const TIMEOUT: Duration = Duration::from_secs(30);
 const MAX_REPLY: usize = 1 << 20;
@@ -53,7 +53,7 @@ impl AuthorityClient {
         if is_plain {
             return exchange(tcp, request).await;
         }
-        let stream = self.tls.connect(ServerName::try_from(bare)?, tcp).await?;
+        let stream = self.tls.connect(ServerName::try_from(bare)?, tcp).await.map_err(explained)?;
         exchange(stream, request).await
     }
 }

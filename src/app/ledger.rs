@@ -57,7 +57,7 @@ mod shared {
     use super::{Migration, PostgresConfig, Settings, Store, Target, money_kind};
     use crate::store::postgres::{self, InstanceKind, PostgresTarget, connect};
     use crate::store::{Reason, host_name};
-    use crate::upstream;
+    use crate::tls;
 
     pub(super) fn describe(settings: &Settings, config: &PostgresConfig) -> String {
         match parse(settings, config, InstanceKind::Command) {
@@ -74,7 +74,7 @@ mod shared {
         parse(settings, config, InstanceKind::Command)
             .map_err(|expected| ("store.url", format!("{expected}, here or in DATABASE_URL")))?;
         if let Some(ca) = config.ca.as_deref() {
-            upstream::trust_anchors(Some(ca)).map_err(|error| {
+            tls::trust_anchors(Some(ca)).map_err(|error| {
                 let expected = "a file of certificates in PEM";
                 ("store.ca", format!("{expected}: {}: {error}", ca.display()))
             })?;
@@ -169,7 +169,7 @@ mod shared {
         if !target.needs_tls() {
             return Ok(target);
         }
-        let tls = upstream::trust_anchors(config.ca.as_deref()).and_then(upstream::tls_config);
+        let tls = tls::trust_anchors(config.ca.as_deref()).and_then(tls::tls_config);
         Ok(target.with_tls(tls.map_err(|error| error.to_string())?))
     }
 

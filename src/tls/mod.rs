@@ -1,6 +1,7 @@
-//! TLS for callers: certificates that are replaced while connections are open.
+//! TLS: certificates for callers, which are replaced while connections are open, and trust in servers.
 
 mod certificate;
+mod trust;
 
 use std::collections::HashMap;
 use std::io;
@@ -19,6 +20,7 @@ use tracing::{error, info, warn};
 
 use certificate::Stamp;
 pub use certificate::{Certificate, EXPIRES_SOON};
+pub use trust::{explain, explained, tls_config, trust_anchors};
 
 use crate::clock;
 use crate::config::TlsFiles;

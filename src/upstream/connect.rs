@@ -1,7 +1,6 @@
 //! Opens TCP and TLS connections. TLS trusts the system's certificates.
 
 use std::io;
-use std::path::Path;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -12,14 +11,14 @@ use http_body_util::Full;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
-use tokio_rustls::rustls::pki_types::pem::PemObject;
-use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
-use tokio_rustls::rustls::{ClientConfig, RootCertStore};
+use tokio_rustls::rustls::ClientConfig;
+use tokio_rustls::rustls::pki_types::ServerName;
 use tokio_util::either::Either;
 use url::Url;
 
 use super::Error;
 use super::connection::Connection;
+use crate::tls::{explained, tls_config, trust_anchors};
 
 #[derive(Clone)]
 pub(super) struct Connector {
@@ -60,7 +59,9 @@ impl Connector {
         tcp.set_nodelay(true)?;
         let stream = match &self.tls {
             None => Either::Left(tcp),
-            Some((tls, name)) => Either::Right(tls.connect(name.clone(), tcp).await?),
+            Some((tls, name)) => {
+                Either::Right(tls.connect(name.clone(), tcp).await.map_err(explained)?)
+            }
         };
         Connection::handshake(stream).await
     }
@@ -98,31 +99,4 @@ fn client_config() -> io::Result<Arc<ClientConfig>> {
     }
     let config = Arc::new(tls_config(trust_anchors(None)?)?);
     Ok(Arc::clone(CONFIG.get_or_init(|| config)))
-}
-
-/// Returns settings of TLS that always verify the server.
-pub fn tls_config(anchors: RootCertStore) -> io::Result<ClientConfig> {
-    let provider = Arc::new(tokio_rustls::rustls::crypto::ring::default_provider());
-    let config = ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .map_err(io::Error::other)?;
-    Ok(config.with_root_certificates(anchors).with_no_client_auth())
-}
-
-/// Returns the certificates of a PEM file; without one, those of the system.
-pub fn trust_anchors(file: Option<&Path>) -> io::Result<RootCertStore> {
-    let mut roots = RootCertStore::empty();
-    let missing = if let Some(file) = file {
-        let certificates = CertificateDer::pem_file_iter(file).map_err(io::Error::other)?;
-        for certificate in certificates {
-            let certificate = certificate.map_err(io::Error::other)?;
-            roots.add(certificate).map_err(io::Error::other)?;
-        }
-        "it has no certificate"
-    } else {
-        roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-        "no trust anchors for TLS on this system: install the package ca-certificates, or set \
-         SSL_CERT_FILE"
-    };
-    if roots.is_empty() { Err(io::Error::new(io::ErrorKind::NotFound, missing)) } else { Ok(roots) }
 }

@@ -28,7 +28,6 @@ use tower::util::BoxCloneSyncService;
 use crate::clock::Instant;
 use crate::store::PurchaseId;
 
-pub use connect::{tls_config, trust_anchors};
 pub use error::{Error, UnparsableReply};
 pub use gateway::{Gateway, KeyRing, ScriptedClient, SendAttempt};
 pub use rate_limit::Slot;

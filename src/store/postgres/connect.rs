@@ -12,6 +12,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::PostgresTarget;
 use crate::store::{Cause, MoneyKind, Reason};
+use crate::tls::explain;
 
 const MIN_VERSION: u32 = 14;
 /// For all of a connection's start, on all hosts.
@@ -132,7 +133,7 @@ impl From<Error> for Reason {
             return Self::new(cause_of(error.code()), text);
         }
         let text = match error.source() {
-            Some(source) => format!("{error}: {source}"),
+            Some(source) => explain(source).map_or(format!("{error}: {source}"), str::to_owned),
             None => error.to_string(),
         };
         Self::new(Cause::Unreachable, text)
