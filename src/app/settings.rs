@@ -131,7 +131,10 @@ fn served_secrets(
 
 /// Returns whether the site would serve this file: it is in the folder and not hidden.
 fn is_served(file: &Path, site: &Path) -> bool {
-    let is_hidden = |part: Component<'_>| part.as_os_str().as_encoded_bytes().starts_with(b".");
+    let is_hidden = |part: Component<'_>| {
+        let name = part.as_os_str();
+        name.as_encoded_bytes().starts_with(b".") && name != ".well-known"
+    };
     resolve(file)
         .and_then(|real| real.strip_prefix(site).map(Path::to_owned).ok())
         .is_some_and(|inner| !inner.components().any(is_hidden))

@@ -40,6 +40,7 @@ mod refusal_logging;
 mod reload;
 mod replay_memory;
 mod shared_ledger;
+mod site;
 mod startup;
 mod store_wait;
 mod systemd;

@@ -78,7 +78,7 @@ impl Embedded {
 
 /// The codings that `build.rs` compresses files with, in order of preference.
 const CODINGS: [&str; 2] = ["br", "gzip"];
-const IDENTITY: &str = "identity";
+pub(super) const IDENTITY: &str = "identity";
 /// Browsers may store it but must revalidate it.
 pub(super) const REVALIDATE: &str = "no-cache";
 pub(super) const IMMUTABLE: &str = "public, max-age=31536000, immutable";
@@ -213,14 +213,14 @@ pub(super) fn short_hash(hash: &blake3::Hash) -> String {
     hash.to_hex().chars().take(16).collect()
 }
 
-fn etag(hash: &str, coding: &str) -> HeaderValue {
+pub(super) fn etag(hash: &str, coding: &str) -> HeaderValue {
     // Hexadecimal digits and a coding's name are always valid.
     HeaderValue::try_from(format!("\"{hash}-{coding}\""))
         .unwrap_or(HeaderValue::from_static("\"\""))
 }
 
 /// Compares `If-None-Match` weakly, as for GET and HEAD (RFC 9110, section 13.1.2).
-fn matches_etag(headers: &HeaderMap, tag: &HeaderValue) -> bool {
+pub(super) fn matches_etag(headers: &HeaderMap, tag: &HeaderValue) -> bool {
     headers.get_all(IF_NONE_MATCH).iter().filter_map(|value| value.to_str().ok()).any(|value| {
         value.split(',').map(str::trim).any(|one| {
             one == "*" || one.strip_prefix("W/").unwrap_or(one).as_bytes() == tag.as_bytes()
@@ -231,7 +231,7 @@ fn matches_etag(headers: &HeaderMap, tag: &HeaderValue) -> bool {
 /// Parses a single range into its first and last byte, or `Some(None)` if it is unsatisfiable.
 ///
 /// Several ranges, or anything else, count as no range.
-fn parse_range(range: &HeaderValue, length: usize) -> Option<Option<(usize, usize)>> {
+pub(super) fn parse_range(range: &HeaderValue, length: usize) -> Option<Option<(usize, usize)>> {
     let (first, last) = range.to_str().ok()?.strip_prefix("bytes=")?.split_once('-')?;
     let number = |text: &str| -> Option<usize> {
         let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());

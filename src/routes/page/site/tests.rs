@@ -1,9 +1,9 @@
-use http::Method;
-use http::header::{CONTENT_ENCODING, CONTENT_SECURITY_POLICY, CONTENT_TYPE, ETAG, VARY};
+use http::header::CONTENT_SECURITY_POLICY;
 use http_body_util::BodyExt;
 use tempfile::TempDir;
 
 use super::*;
+use crate::routes::page::file::StaticFile;
 
 /// A folder with a site and a sibling folder outside it.
 struct Folder {
@@ -16,8 +16,8 @@ fn folder() -> Folder {
     let site = all.path().join("site");
     let write = |name: &str, text: &str| {
         let file = all.path().join(name);
-        std::fs::create_dir_all(file.parent().expect("a parent")).expect("a folder");
-        std::fs::write(file, text).expect("a file");
+        fs::create_dir_all(file.parent().expect("a parent")).expect("a folder");
+        fs::write(file, text).expect("a file");
     };
     write("secret.txt", "secret");
     write("outside/index.html", "secret");
@@ -36,6 +36,14 @@ fn folder() -> Folder {
     link("env.txt", ".env");
     link("linked.js.br", "../secret.txt");
     link("inside.js", "app.js");
+    // As Kubernetes mounts a ConfigMap.
+    write("site/..2026_11_27/page.html", "mounted");
+    write("site/..2026_11_27/assets/a.css", "mounted");
+    link("..data", "..2026_11_27");
+    link("page.html", "..data/page.html");
+    link("assets", "..data/assets");
+    write("site/.well-known/security.txt", "contact");
+    write("site/docs/.well-known/x", "secret");
     link("loop.txt", "loop.txt");
     Folder { _all: all, site }
 }
@@ -57,14 +65,21 @@ async fn text(response: Option<Response>) -> Option<String> {
 async fn site_files_and_index_pages_are_served_without_csp() {
     let folder = folder();
     let site = Site::new(folder.site.clone(), None);
-    for (path, content) in
-        [("/", "home"), ("/index.html", "home"), ("/docs/", "docs"), ("/inside.js", "plain")]
-    {
+    for (path, content) in [
+        ("/", "home"),
+        ("/index.html", "home"),
+        ("/docs/", "docs"),
+        ("/inside.js", "plain"),
+        ("/page.html", "mounted"),
+        ("/assets/a.css", "mounted"),
+        ("/.well-known/security.txt", "contact"),
+    ] {
         assert_eq!(text(ask(&site, path, &[]).await).await.as_deref(), Some(content), "{path}");
     }
     let response = ask(&site, "/app.js", &[]).await.expect("a file");
     assert_eq!(response.headers()[X_CONTENT_TYPE_OPTIONS], "nosniff");
-    assert_eq!(response.headers()[CONTENT_TYPE], "text/javascript");
+    assert_eq!(response.headers()[CONTENT_TYPE], "text/javascript; charset=utf-8");
+    assert_eq!(response.headers()[CACHE_CONTROL], "no-cache");
     assert!(!response.headers().contains_key(CONTENT_SECURITY_POLICY));
     let moved = ask(&site, "/docs", &[]).await.expect("a redirect");
     assert_eq!(moved.headers()[http::header::LOCATION], "/docs/");
@@ -86,6 +101,91 @@ async fn site_supports_codings_etags_and_ranges() {
     assert_eq!(text(Some(part)).await.as_deref(), Some("la"));
 }
 
+/// What a browser sees of a file, with the built-in page's rules as the measure.
+#[tokio::test]
+async fn ranges_and_conditions_are_those_of_the_built_in_page() {
+    let folder = folder();
+    let site = Site::new(folder.site.clone(), None);
+    let first = ask(&site, "/app.js", &[]).await.expect("a file");
+    let tag = first.headers()[ETAG].to_str().expect("ASCII").to_owned();
+    assert!(!first.headers().contains_key(LAST_MODIFIED));
+    let built_in =
+        StaticFile::rendered("plain".into(), "text/javascript; charset=utf-8", &HeaderMap::new());
+    let own = built_in.response(&Method::GET, &HeaderMap::new()).headers()[ETAG].clone();
+    let own = own.to_str().expect("ASCII").to_owned();
+    for (range, more) in [
+        ("bytes=1-2", None),
+        ("bytes=-2", None),
+        ("bytes=3-", None),
+        ("bytes=3-99999999999999999999999", None),
+        ("bytes=5-", None),
+        ("bytes=-0", None),
+        ("bytes=4-1", None),
+        ("bytes=0-1,3-4", None),
+        ("lines=1-2", None),
+        ("bytes=a-b", None),
+        ("bytes=1-2", Some(("if-range", "\"another\""))),
+        ("bytes=1-2", Some(("if-range", "ETAG"))),
+        ("bytes=1-2", Some(("if-none-match", "ETAG"))),
+    ] {
+        let headers = |tag: &str| {
+            let all = [("range", range), ("accept-encoding", "br")].into_iter().chain(more);
+            all.map(|(name, value)| (name.to_owned(), value.replace("ETAG", tag)))
+                .collect::<Vec<_>>()
+        };
+        let (for_site, for_page) = (headers(&tag), headers(&own));
+        let for_site: Vec<_> = for_site.iter().map(|(a, b)| (a.as_str(), b.as_str())).collect();
+        let found = ask(&site, "/app.js", &for_site).await.expect("an answer");
+        let for_page = for_page.iter().map(|(name, value)| {
+            (HeaderName::try_from(name).expect("a name"), value.parse().expect("a value"))
+        });
+        let page = built_in.response(&Method::GET, &for_page.collect());
+        assert_eq!(found.status(), page.status(), "{range} {more:?}");
+        for name in [CONTENT_RANGE, CONTENT_ENCODING, CONTENT_TYPE, VARY] {
+            let value = |answer: &Response| answer.headers().get(&name).cloned();
+            if page.status() != StatusCode::RANGE_NOT_SATISFIABLE || name == CONTENT_RANGE {
+                assert_eq!(value(&found), value(&page), "{range} {more:?} {name}");
+            }
+        }
+        if found.status() != StatusCode::RANGE_NOT_SATISFIABLE {
+            assert_eq!(text(Some(found)).await, text(Some(page)).await, "{range} {more:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn changed_file_has_another_etag_whatever_its_size_and_time() {
+    let folder = folder();
+    let site = Site::new(folder.site.clone(), None);
+    let long_ago = std::time::UNIX_EPOCH + Duration::from_secs(1);
+    let file = folder.site.join("page2.html");
+    let write = |path: &Path, text: &str| {
+        fs::write(path, text).expect("a file");
+        let opened = File::options().write(true).open(path).expect("a file");
+        opened.set_modified(long_ago).expect("set");
+    };
+    write(&file, "first!");
+    let first = ask(&site, "/page2.html", &[]).await.expect("a file");
+    let tag = first.headers()[ETAG].to_str().expect("ASCII").to_owned();
+    let known =
+        [("if-none-match", tag.as_str()), ("if-modified-since", "Thu, 01 Jan 1970 00:00:01 GMT")];
+    let same = ask(&site, "/page2.html", &known).await.expect("an answer");
+    assert_eq!(same.status(), StatusCode::NOT_MODIFIED);
+    assert_eq!(same.headers()[ETAG], tag.as_str());
+    for _ in 0..20 {
+        write(&file, "second");
+        let changed = ask(&site, "/page2.html", &known).await.expect("an answer");
+        assert_eq!(changed.status(), StatusCode::OK);
+        assert_eq!(text(Some(changed)).await.as_deref(), Some("second"));
+        write(&file, "first!");
+        let back = ask(&site, "/page2.html", &known).await.expect("an answer");
+        assert_eq!(back.status(), StatusCode::NOT_MODIFIED);
+    }
+    // The time alone says nothing, either.
+    let old = ask(&site, "/page2.html", &[known[1]]).await.expect("an answer");
+    assert_eq!(old.status(), StatusCode::OK);
+}
+
 #[tokio::test]
 async fn hidden_and_outside_paths_are_missing_even_with_fallback() {
     let folder = folder();
@@ -95,6 +195,11 @@ async fn hidden_and_outside_paths_are_missing_even_with_fallback() {
         "/%2eenv",
         "/%2Eenv",
         "/.git/config",
+        "/..data/page.html",
+        "/..2026_11_27/page.html",
+        "/.well-known/../.env",
+        "/.well-known/.env",
+        "/docs/.well-known/x",
         "/docs/../.env",
         "/docs/%2e%2e/.env",
         "/../secret.txt",
@@ -161,6 +266,6 @@ async fn head_of_site_file_returns_length_without_body() {
     let request =
         Request::builder().method(Method::HEAD).uri("/app.js").body(()).expect("a request");
     let response = site.answer(&request.into_parts().0).await.expect("readable").expect("a file");
-    assert_eq!(response.headers()[http::header::CONTENT_LENGTH], "5");
+    assert_eq!(response.headers()[CONTENT_LENGTH], "5");
     assert_eq!(text(Some(response)).await.as_deref(), Some(""));
 }
