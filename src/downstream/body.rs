@@ -28,6 +28,7 @@ use crate::problem::{
 use crate::response::BoxError;
 use crate::store::Caller;
 
+const FORM: &str = "multipart/form-data";
 const MAX_LOGIN_BODY: usize = 4_096;
 const MAX_ADMIN_BODY: usize = 16_384;
 const PICTURE_TYPES: &[&str] = &["image/png", "image/jpeg", "image/webp"];
@@ -74,11 +75,14 @@ fn check_headers(headers: &HeaderMap, limit: usize, kind: BodyKind) -> Result<()
     let (first, more) = (types.next(), types.next());
     let media_type = first.and_then(|value| value.to_str().ok()).unwrap_or_default();
     let unsupported = |detail: String| Err(Problem::new(&UNSUPPORTED_MEDIA_TYPE).detail(detail));
-    let is_form = kind == BodyKind::VideoForm && is_form(media_type);
+    let is_form = kind == BodyKind::VideoForm && is(media_type, FORM);
     let (expected, is_expected) = if kind == BodyKind::Picture {
-        ("image/png, image/jpeg or image/webp", PICTURE_TYPES.contains(&media_type))
+        (
+            "image/png, image/jpeg or image/webp",
+            PICTURE_TYPES.iter().any(|kind| is(media_type, kind)),
+        )
     } else {
-        ("application/json", is_json(media_type) || is_form)
+        ("application/json", is(media_type, "application/json") || is_form)
     };
     if more.is_some() || !is_expected {
         let found = match (first, more) {
@@ -103,25 +107,14 @@ fn check_headers(headers: &HeaderMap, limit: usize, kind: BodyKind) -> Result<()
     }
 }
 
-/// Accepts `application/json` with no parameter other than `charset=utf-8`.
-fn is_json(media_type: &str) -> bool {
-    let mut parts = media_type.split(';').map(str::trim);
-    let essence = parts.next().unwrap_or_default();
-    essence.eq_ignore_ascii_case("application/json")
-        && parts.all(|parameter| {
-            let parameter = parameter.to_ascii_lowercase();
-            matches!(parameter.as_str(), "" | "charset=utf-8" | "charset=\"utf-8\"")
-        })
+/// Compares media types without parameters, which JSON (RFC 8259, 11) and pictures do not have.
+fn is(media_type: &str, essence: &str) -> bool {
+    media_type.split(';').next().unwrap_or_default().trim().eq_ignore_ascii_case(essence)
 }
 
 fn has_form(headers: &HeaderMap) -> bool {
     let media_type = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
-    media_type.is_some_and(is_form)
-}
-
-fn is_form(media_type: &str) -> bool {
-    let essence = media_type.split(';').next().unwrap_or_default();
-    essence.trim().eq_ignore_ascii_case("multipart/form-data")
+    media_type.is_some_and(|media_type| is(media_type, FORM))
 }
 
 /// Copies only a payload that arrives in several parts, into memory that grows with them.
@@ -254,18 +247,19 @@ mod tests {
     }
 
     #[test]
-    fn only_json_in_utf8_is_json() {
+    fn parameters_of_json_are_ignored() {
         for (media_type, is) in [
             ("application/json", true),
             ("Application/JSON; charset=UTF-8", true),
             ("application/json;", true),
-            ("application/json; charset=utf-16", false),
+            ("application/json; charset=utf-16", true),
+            ("application/json;odata.metadata=minimal; q=\"a;b\"", true),
             ("application/json, text/plain", false),
             ("application/problem+json", false),
             ("text/plain", false),
             ("", false),
         ] {
-            assert_eq!(is_json(media_type), is, "{media_type}");
+            assert_eq!(super::is(media_type, "application/json"), is, "{media_type}");
         }
     }
 
