@@ -42,6 +42,15 @@ const ALLOWED_HEADERS: &[&str] = &[
     "tollgate-ledger",
     "tollgate-replay",
     "traceparent",
+    // Further trace headers that agents in pages add to every call, ignored here.
+    "tracestate",
+    "baggage",
+    "sentry-trace",
+    "b3",
+    "newrelic",
+    "elastic-apm-traceparent",
+    "request-id",
+    "request-context",
     // OpenAI's SDKs set it; browsers other than Chromium send a preflight for it.
     "user-agent",
     // Optional headers of OpenAI's SDKs, ignored here.
@@ -49,8 +58,8 @@ const ALLOWED_HEADERS: &[&str] = &[
     "openai-project",
     "openai-beta",
 ];
-/// OpenAI's SDKs add headers with this prefix to every call.
-const SDK_HEADER_PREFIX: &str = "x-stainless-";
+/// OpenAI's SDKs and agents for traces add headers with these prefixes to every call.
+const ALLOWED_PREFIXES: &[&str] = &["x-stainless-", "x-b3-", "x-datadog-"];
 const EXPOSED_HEADERS: [&str; 11] = [
     "ratelimit",
     "ratelimit-policy",
@@ -141,7 +150,8 @@ fn retain_allowed_headers<B>(request: &mut Request<B>) {
     let requested = request.headers_mut().remove(ACCESS_CONTROL_REQUEST_HEADERS);
     let Some(requested) = requested.as_ref().and_then(|value| value.to_str().ok()) else { return };
     let is_allowed = |name: &String| {
-        ALLOWED_HEADERS.contains(&name.as_str()) || name.starts_with(SDK_HEADER_PREFIX)
+        ALLOWED_HEADERS.contains(&name.as_str())
+            || ALLOWED_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
     };
     let names = requested.split(',').map(|name| name.trim().to_ascii_lowercase());
     let allowed: Vec<_> = names.filter(is_allowed).collect();
