@@ -52,7 +52,8 @@ impl<'a, M: IntoMessage<'a> + 'a> ChatDraft<'a, M> {
         Rule { pointer: "/messages", code: "required", check: |chat| chat.messages.missing("the conversation, as [{\"role\": \"user\", \"content\": \"…\"}]") },
         Rule { pointer: "/messages", code: "wrong_type", check: |chat| chat.messages.wrong_type() },
         Rule { pointer: "/messages", code: "empty", check: |chat| {
-            (chat.messages.value()?.count == 0).then(|| "expected at least one message".to_owned())
+            let messages = chat.messages.value()?;
+            (messages.count == messages.left_out).then(|| "expected at least one message".to_owned())
         } },
     ];
 
@@ -127,12 +128,17 @@ pub(super) struct Messages<'a, M> {
     faults: Faults,
     pub(super) ignored: IgnoredFields,
     count: usize,
+    left_out: usize,
     read_as: PhantomData<M>,
 }
 
 pub(super) trait IntoMessage<'a>: FromObject<'a> + Default {
-    /// Pushes faults with pointers relative to the message.
-    fn into_message(self, faults: &mut Faults, ignored: &mut IgnoredFields) -> DraftMessage<'a>;
+    /// Pushes faults with pointers relative to the message. `None` leaves the message out.
+    fn into_message(
+        self,
+        faults: &mut Faults,
+        ignored: &mut IgnoredFields,
+    ) -> Option<DraftMessage<'a>>;
 }
 
 impl<'a, M: IntoMessage<'a>> FromValue<'a> for Messages<'a, M> {
@@ -160,7 +166,10 @@ impl<'a, M: IntoMessage<'a>> Messages<'a, M> {
         }
         let Field::Present(message) = field else { return };
         let mut found = Faults::default();
-        let message = message.into_message(&mut found, &mut self.ignored);
+        let Some(message) = message.into_message(&mut found, &mut self.ignored) else {
+            self.left_out += 1;
+            return;
+        };
         self.faults.check(DraftMessage::RULES, &message, &at);
         self.faults.unknown_fields(&message.unknown, &["role", "content"], &at);
         self.faults.append_at(&at, found);
@@ -201,8 +210,8 @@ impl<'a> DraftMessage<'a> {
 }
 
 impl<'a> IntoMessage<'a> for DraftMessage<'a> {
-    fn into_message(self, _: &mut Faults, _: &mut IgnoredFields) -> Self {
-        self
+    fn into_message(self, _: &mut Faults, _: &mut IgnoredFields) -> Option<Self> {
+        Some(self)
     }
 }
 

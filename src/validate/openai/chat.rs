@@ -11,7 +11,7 @@ use serde_json::value::RawValue;
 use crate::problem::Problem;
 use crate::validate::chat::{DraftMessage, IntoMessage};
 use crate::validate::json::{self, Entry, Field, FromObject, FromValue, ValueSeed};
-use crate::validate::rule::{Faults, IgnoredFields, Rule, UnknownFields, quote};
+use crate::validate::rule::{Faults, IgnoredFields, Rule, UnknownFields, blank, quote};
 use crate::validate::{ChatRules, Checked, Order, chat as native};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -53,10 +53,10 @@ const FIXED_FIELDS: &[FixedField] = &[
     FixedField { name: "functions",       allows: is_empty_list, detail: NO_TOOLS },
     FixedField { name: "tool_choice",     allows: is_no_tool, detail: NO_TOOLS },
     FixedField { name: "function_call",   allows: is_no_tool, detail: NO_TOOLS },
-    FixedField { name: "n",               allows: |it| read(it) == Some(1_i64), detail: "expected 1: the gateway returns one choice" },
+    FixedField { name: "n",               allows: |it| read(it) == Some(1.0_f64), detail: "expected 1: the gateway returns one choice" },
     FixedField { name: "response_format", allows: is_text_format, detail: "expected {\"type\": \"text\"}: the gateway returns text only" },
     FixedField { name: "logprobs",        allows: |it| read(it) == Some(false), detail: "expected false: the gateway returns no log probabilities" },
-    FixedField { name: "top_logprobs",    allows: |it| read(it) == Some(0_i64), detail: "expected 0: the gateway returns no log probabilities" },
+    FixedField { name: "top_logprobs",    allows: |it| read(it) == Some(0.0_f64), detail: "expected 0: the gateway returns no log probabilities" },
     FixedField { name: "modalities",      allows: |it| read(it).is_some_and(|all: Vec<String>| all.iter().all(|one| one == "text")), detail: "expected [\"text\"]: the gateway returns text only" },
     FixedField { name: "web_search_options", allows: |_| false, detail: "the gateway does not support web search: leave the field out" },
 ];
@@ -198,7 +198,11 @@ impl<'a> OpenAiMessage<'a> {
 }
 
 impl<'a> IntoMessage<'a> for OpenAiMessage<'a> {
-    fn into_message(self, faults: &mut Faults, ignored: &mut IgnoredFields) -> DraftMessage<'a> {
+    fn into_message(
+        self,
+        faults: &mut Faults,
+        ignored: &mut IgnoredFields,
+    ) -> Option<DraftMessage<'a>> {
         faults.check(Self::RULES, &self, &"");
         ignored.add_all("messages.", &self.unknown);
         let role = self.role.map(|role| match &*role {
@@ -213,7 +217,14 @@ impl<'a> IntoMessage<'a> for OpenAiMessage<'a> {
             faults.append_at(&"/content", content.faults);
             Cow::Borrowed(PLACEHOLDER)
         });
-        DraftMessage { role, content, unknown: UnknownFields::default() }
+        // Interfaces send it for a system prompt that the user has left empty.
+        if role.value().is_some_and(|role| role == "system")
+            && content.value().is_some_and(|text| text.is_empty() || blank(text).is_some())
+        {
+            ignored.add("messages.system");
+            return None;
+        }
+        Some(DraftMessage { role, content, unknown: UnknownFields::default() })
     }
 }
 

@@ -107,6 +107,7 @@ fn every_openai_chat_field_is_mapped_ignored_or_refused() {
         (r#""temperature":null,"tools":null,"n":null,"stream":null,"stop":null"#, Met),
         (r#""stream":false,"stream_options":{"include_usage":true}"#, Met),
         (r#""n":1"#, Met),
+        (r#""n":1.0,"top_logprobs":0.0"#, Met),
         (r#""tools":[],"tool_choice":"auto""#, Met),
         (r#""tool_choice":"none","functions":[],"function_call":"none""#, Met),
         (r#""response_format":{"type":"text"}"#, Met),
@@ -118,6 +119,7 @@ fn every_openai_chat_field_is_mapped_ignored_or_refused() {
         (r#""functions":[{"name":"f"}]"#, Refused("functions")),
         (r#""function_call":{"name":"f"}"#, Refused("function_call")),
         (r#""n":2"#, Refused("n")),
+        (r#""n":1.5"#, Refused("n")),
         (r#""n":"1""#, Refused("n")),
         (r#""response_format":{"type":"json_object"}"#, Refused("response_format")),
         (
@@ -176,6 +178,13 @@ fn openai_messages_are_translated_for_the_gateway() {
             json!([{ "role": "user", "name": "ann", "content": [{ "type": "text", "text": "x", "cache_control": {} }] }]),
             json!([{ "role": "user", "content": "x" }]),
             Some("messages.content.cache_control, messages.name"),
+        ),
+        // Interfaces send a system prompt that the user has left empty.
+        (
+            json!([{ "role": "system", "content": "" }, { "role": "user", "content": "a" },
+                   { "role": "developer", "content": [{ "type": "text", "text": " \n" }] }, { "role": "system", "content": [] }]),
+            json!([{ "role": "user", "content": "a" }]),
+            Some("messages.system"),
         ),
         // An answer of ours, sent back as SDKs keep it.
         (
@@ -237,6 +246,11 @@ fn message_faults_point_into_the_original_payload() {
             &["messages[0].content", "messages[1]"],
         ),
         (json!([]), &["messages"]),
+        (json!([{ "role": "system", "content": "" }]), &["messages"]),
+        (
+            json!([{ "role": "system", "content": "" }, { "role": "user", "content": "" }]),
+            &["messages[1].content"],
+        ),
     ] {
         let answer = gate.post(CHATS, &said(&messages));
         assert_eq!(answer.status, 422, "{messages}");
