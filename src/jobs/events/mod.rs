@@ -121,7 +121,8 @@ pub fn retry_field(wait: Duration) -> Bytes {
 
 /// Returns a heartbeat: a comment line, so that proxies do not close an idle stream.
 pub fn comment() -> Bytes {
-    Bytes::from_static(b":\n\n")
+    // Some clients cannot read a comment without text.
+    Bytes::from_static(b": keep-alive\n\n")
 }
 
 /// Formats an event (HTML, 9.2). `name` and `id` contain no line break. Each line of `data` gets a
@@ -205,7 +206,7 @@ mod tests {
     fn retry_and_heartbeat_are_no_events() {
         let stream =
             [retry_field(Duration::from_secs(3)), comment(), event("job", None, b"1"), comment()];
-        assert_eq!(text(&stream[..2]), "retry: 3000\n\n:\n\n");
+        assert_eq!(text(&stream[..2]), "retry: 3000\n\n: keep-alive\n\n");
         assert_eq!(read(&text(&stream)), [("job".to_owned(), String::new(), "1".to_owned())]);
     }
 

@@ -16,6 +16,7 @@ use tracing::Instrument;
 
 use super::{Completion, Usage, gateway_refusal, gateway_refusal_json};
 use crate::clock;
+use crate::jobs::events;
 use crate::problem::Problem;
 use crate::purchase::Receipt;
 use crate::redact::Redactor;
@@ -174,7 +175,6 @@ const MAX_HEADER_DELAY: Duration = Duration::from_secs(10);
 /// How long the gateway may take to reply before the stream begins.
 const REPLY_GRACE: Duration = Duration::from_secs(1);
 const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(5);
-const HEARTBEAT: &[u8] = b":\n\n";
 const MAX_DELTA: usize = 8 * 1_024;
 
 type PurchaseFuture = Pin<Box<dyn Future<Output = Result<Receipt, Problem>> + Send>>;
@@ -216,7 +216,7 @@ fn with_heartbeats(
             None => match purchase.as_mut().poll(cx) {
                 Poll::Ready(outcome) => rest.insert(formatter.stream_tail(outcome)),
                 Poll::Pending => {
-                    let frame = Frame::data(Bytes::from_static(HEARTBEAT));
+                    let frame = Frame::data(events::comment());
                     return heartbeat.poll_tick(cx).map(|_now| Some(Ok(frame)));
                 }
             },

@@ -97,7 +97,7 @@ async fn idle_stream_sends_heartbeats_and_ends_after_five_minutes() {
     let start = clock::now();
     let parts = parts(&mut events, 16).await;
     assert_eq!(clock::now() - start, secs(300));
-    let beats = parts.iter().filter(|part| *part == ":\n\n").count();
+    let beats = parts.iter().filter(|part| *part == ": keep-alive\n\n").count();
     assert!((19..=20).contains(&beats) && parts.len() == 2 + beats, "{parts:?}");
 }
 
