@@ -5,9 +5,9 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
-use http::header::{ORIGIN, RETRY_AFTER};
+use http::header::{HOST, ORIGIN, RETRY_AFTER};
 use http::request::Parts;
-use http::{HeaderMap, Method, Request, StatusCode};
+use http::{HeaderMap, Method, Request, StatusCode, Version};
 use serde_json::json;
 use tower::service_fn;
 use tower::util::BoxCloneSyncService;
@@ -121,8 +121,9 @@ impl Ops {
         if head.method != Method::HEAD {
             require(Method::GET, "GET, HEAD")?;
         }
-        // Over loopback, the request may come from a page, by DNS rebinding.
-        if path != "/healthz" && peer.is_loopback() {
+        // Over loopback, the request may come from a page, by DNS rebinding. Browsers send no HTTP/1.0.
+        let is_old = head.version == Version::HTTP_10 && !headers.contains_key(HOST);
+        if path != "/healthz" && peer.is_loopback() && !is_old {
             (self.host_guard)(headers)?;
         }
         if path == "/metrics" {

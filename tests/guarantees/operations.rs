@@ -162,6 +162,25 @@ fn ops_and_public_listeners_do_not_share_endpoints() {
     assert_eq!(upstream.requests(), 0);
 }
 
+#[test]
+fn probes_without_a_host_are_answered_over_http_1_0_only() {
+    let upstream = Upstream::start(|_| Reply::chat("hello"));
+    let gate = Gate::binary(&upstream, "", &[]);
+    // Old probes speak HTTP/1.0 without a Host, and browsers, which DNS rebinding needs, do not.
+    for (bytes, status) in [
+        ("GET /readyz HTTP/1.0\r\n\r\n", "200"),
+        ("GET /metrics HTTP/1.0\r\n\r\n", "200"),
+        ("GET /metrics HTTP/1.0\r\nHost: evil.example\r\n\r\n", "421"),
+        ("GET /metrics HTTP/1.1\r\nConnection: close\r\n\r\n", "400"),
+        ("GET /billing HTTP/1.0\r\n\r\n", "400"),
+    ] {
+        let mut client = gate.admin_client();
+        client.write(bytes.as_bytes());
+        let answer = String::from_utf8_lossy(&client.rest()).into_owned();
+        assert_eq!(answer.split(' ').nth(1), Some(status), "{bytes:?}: {answer}");
+    }
+}
+
 /// The status and the detail of `/readyz`.
 fn readiness(gate: &Gate) -> (u16, String) {
     let mut probe = gate.admin_client();
