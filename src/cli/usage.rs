@@ -13,7 +13,7 @@ use crate::config::Settings;
 use crate::reports::list_of;
 use crate::reports::text::{csv, table};
 use crate::reports::usage::{SpendTotals, iso_day};
-use crate::store::SpendRow;
+use crate::store::{SpendRow, ZoneOffsets};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum GroupBy {
@@ -100,8 +100,10 @@ pub(super) async fn usage(
     let is_first = |(at, by): &(usize, &GroupBy)| !all[..*at].contains(by);
     let by: Vec<_> = all.iter().enumerate().filter(is_first).map(|(_, by)| *by).collect();
     let by = by.as_slice();
-    let mut rows =
-        ledger::open_read_only(settings).await?.spend(None, since, 0, usize::MAX).await?;
+    let mut rows = ledger::open_read_only(settings)
+        .await?
+        .spend(None, since, ZoneOffsets::default(), usize::MAX)
+        .await?;
     rows.retain(|row| until.is_none_or(|until| row.day <= until.days()));
     let key = |row: &SpendRow| by.iter().map(|by| by.key(row)).collect::<Vec<_>>();
     let (groups, total) = (SpendTotals::group_by(&rows, key), SpendTotals::of(&rows));

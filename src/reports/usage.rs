@@ -1,10 +1,11 @@
 //! Spending: `GET /bff/usage`, `GET /bff/admin/usage`, and the totals of `tollgate usage`.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use http::header::{CACHE_CONTROL, CONTENT_DISPOSITION};
 use http::{HeaderValue, StatusCode};
+use jiff::{Span, Timestamp};
 use serde_json::{Value, json};
 
 use super::text::csv;
@@ -13,7 +14,7 @@ use crate::clock::{self, Date};
 use crate::contract::money::Usd;
 use crate::problem::{FORBIDDEN, LEDGER_UNAVAILABLE, Problem};
 use crate::response::{self, Response};
-use crate::store::{Caller, SpendRow};
+use crate::store::{Caller, SpendRow, ZoneOffsets};
 use crate::validate::{UsageDays, UsageFormat, too_many_rows};
 
 /// Bounds the memory that one request can use. A page cannot show more.
@@ -84,7 +85,7 @@ fn saturating_sum(sum: Usd, more: Usd) -> Usd {
     sum.checked_add(more).unwrap_or(Usd::micros(u64::MAX))
 }
 
-/// Returns a UTC day as `2026-11-22`.
+/// Returns a day as `2026-11-22`.
 pub fn iso_day(days: u64) -> String {
     Date::from_days(days).to_string()
 }
@@ -96,9 +97,9 @@ impl Reports {
                 "in open mode usage is not shown, because an IP address does not identify a user",
             ));
         }
-        let since = beginning(days);
+        let (since, zone) = start_of(&days);
         let caller = Some(caller.to_string());
-        let rows = self.store.spend(caller, since, days.utc_offset, usize::MAX).await;
+        let rows = self.store.spend(caller, since, zone, usize::MAX).await;
         let rows = rows.map_err(|_| Problem::new(&LEDGER_UNAVAILABLE))?;
         let row = |row: &SpendRow| {
             let spent = SpendTotals::of([row]).spent();
@@ -124,8 +125,8 @@ impl Reports {
         &self,
         (days, format): (UsageDays, UsageFormat),
     ) -> Result<Response, Problem> {
-        let since = beginning(days);
-        let rows = self.store.spend(None, since, days.utc_offset, MAX_ROWS + 1).await;
+        let (since, zone) = start_of(&days);
+        let rows = self.store.spend(None, since, zone, MAX_ROWS + 1).await;
         let rows = rows.map_err(unavailable)?;
         if rows.len() > MAX_ROWS {
             // A truncated report would not add up.
@@ -151,15 +152,20 @@ impl Reports {
     }
 }
 
-/// Returns the start of the first of these local days, of which today is the last.
-fn beginning(UsageDays { count, utc_offset }: UsageDays) -> Duration {
-    let ahead = Duration::from_secs(utc_offset.unsigned_abs() * 60);
-    let is_behind = utc_offset < 0;
+/// Returns the start of the first of these local days, of which today is the last, and the offsets since then.
+fn start_of(UsageDays { count, zone }: &UsageDays) -> (Duration, ZoneOffsets) {
     let wall = clock::wall();
-    let local = if is_behind { wall.saturating_sub(ahead) } else { wall + ahead };
-    let today = Date::at(local).days();
-    let start = Date::from_days((today + 1).saturating_sub(count)).start();
-    if is_behind { start + ahead } else { start.saturating_sub(ahead) }
+    let now = Timestamp::try_from(SystemTime::UNIX_EPOCH + wall).unwrap_or_default();
+    let earlier = i64::try_from(count.saturating_sub(1)).unwrap_or_default();
+    let first = zone.to_datetime(now).date().saturating_sub(Span::new().days(earlier));
+    let start = zone.to_timestamp(first.at(0, 0, 0, 0)).unwrap_or(now);
+    let since_epoch = |at: Timestamp| Duration::try_from(at.as_duration()).unwrap_or_default();
+    let changes = zone
+        .following(start)
+        .map(|change| (since_epoch(change.timestamp()), i64::from(change.offset().seconds())));
+    let changes = changes.take_while(|(at, _)| *at <= wall).collect();
+    let seconds = i64::from(zone.to_offset(start).seconds());
+    (since_epoch(start), ZoneOffsets { first: seconds, changes })
 }
 
 fn csv_download(rows: &[SpendRow]) -> Response {
@@ -208,6 +214,49 @@ mod tests {
             held: Usd::mills(held),
             saved: Usd::mills(charged),
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn days_begin_as_the_clocks_of_the_zone_say() {
+        let at = |text: &str| {
+            let at: Timestamp = text.parse().expect("a time");
+            Duration::from_secs(at.as_second().try_into().expect("after 1970"))
+        };
+        clock::set_wall(Some(at("2026-11-22T12:00:00Z")));
+        for (name, count, start, first, changes) in [
+            ("UTC", 7, "2026-11-16T00:00:00Z", 0, vec![]),
+            ("Europe/Berlin", 7, "2026-11-15T23:00:00Z", 3_600, vec![]),
+            // Summer time ended on 25 October, in North America a week later.
+            (
+                "Europe/Berlin",
+                31,
+                "2026-10-22T22:00:00Z",
+                7_200,
+                vec![("2026-10-25T01:00:00Z", 3_600)],
+            ),
+            (
+                "America/New_York",
+                31,
+                "2026-10-23T04:00:00Z",
+                -14_400,
+                vec![("2026-11-01T06:00:00Z", -18_000)],
+            ),
+            ("Pacific/Kiritimati", 1, "2026-11-22T10:00:00Z", 50_400, vec![]),
+            ("Asia/Kathmandu", 1, "2026-11-21T18:15:00Z", 20_700, vec![]),
+            (
+                "Australia/Lord_Howe",
+                366,
+                "2025-11-21T13:00:00Z",
+                39_600,
+                vec![("2026-04-04T15:00:00Z", 37_800), ("2026-10-03T15:30:00Z", 39_600)],
+            ),
+        ] {
+            let zone = jiff::tz::TimeZone::get(name).expect("a zone");
+            let changes = changes.into_iter().map(|(time, seconds)| (at(time), seconds)).collect();
+            let expected = (at(start), ZoneOffsets { first, changes });
+            assert_eq!(start_of(&UsageDays { count, zone }), expected, "{name} {count}");
+        }
+        clock::set_wall(None);
     }
 
     #[test]

@@ -50,7 +50,7 @@ pub use model::{
     JobState, KeptReply, KeyId, LedgerTotals, MissingSpend, MoneyKind, Precondition, PurchaseId,
     PurchaseRecord, PurchaseState, RemainingCredit, Reservation, ReserveError, SETTLES_WITHIN,
     Service, Settlement, SlotId, SlotLimit, SlotRate, Snapshot, SpendRow, StatusUpdate,
-    StoreCapacity, WantedSlot,
+    StoreCapacity, WantedSlot, ZoneOffsets,
 };
 pub use outbox::{Alert, OutboxEvent, Subscription, WebhookId};
 pub use reason::{Cause, Reason};

@@ -275,7 +275,15 @@ pub struct LedgerTotals {
     pub bytes: Option<u64>,
 }
 
-/// The purchases of a caller in a group of one model in one UTC day.
+/// How many seconds a time zone is ahead of UTC: at first, and since each change. The default is UTC.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ZoneOffsets {
+    pub first: i64,
+    /// Wall-clock times since the Unix epoch, the earliest first.
+    pub changes: Vec<(Duration, i64)>,
+}
+
+/// The purchases of a caller in a group of one model in one local day.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SpendRow {
     pub caller: String,

@@ -13,7 +13,7 @@ use super::{
     MemberError, MissingSpend, OutboxEvent, PeriodSpend, PurchaseId, PurchaseRecord,
     RemainingCredit, Reservation, ReserveError, SecretRecord, Settlement, SlotId, Snapshot,
     SpendRow, StatusUpdate, Store, StoreOp, SubjectLogin, SubjectToken, Subscription, TokenRefusal,
-    Unavailable, WantedSlot, WebhookId,
+    Unavailable, WantedSlot, WebhookId, ZoneOffsets,
 };
 use crate::contract::event::EventKind;
 use crate::contract::money::Usd;
@@ -385,9 +385,7 @@ impl Store {
 
         /// Returns spending since a wall-clock time by caller, local day, service and model, in
         /// this order. `None` is all callers. Released purchases are left out.
-        ///
-        /// `utc_offset` is the time zone's distance from UTC in minutes.
-        spend(caller: Option<String>, since: Duration, utc_offset: i64, most: usize)
+        spend(caller: Option<String>, since: Duration, zone: ZoneOffsets, most: usize)
             -> Vec<SpendRow>, other("spend");
 
         /// Returns entries of the audit log, the latest first.

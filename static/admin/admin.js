@@ -3,7 +3,7 @@
 import { announce, button, byId, element, saveFile } from '../core/dom.js';
 import { price } from '../core/format.js';
 import { read } from '../core/site.js';
-import { TEXT as SPENDING, aboutDays, buildView, byDay, countOf, dayName, daysOf, failure, figure, figures, lastDays, ranking, SERVICES, sumOf, table, utcOffset } from '../usage/usage.js';
+import { TEXT as SPENDING, aboutDays, buildView, byDay, countOf, dayName, daysOf, failure, figure, figures, lastDays, lastDaysQuery, ranking, SERVICES, sumOf, table } from '../usage/usage.js';
 
 const TEXT = {
   title: 'Admin',
@@ -53,7 +53,7 @@ async function load() {
   const days = daysOf('admin');
   try {
     const [usage, { rows: requests }, { rows: jobs }, billing] = await Promise.all([
-      read(`/bff/admin/usage?since=${days}d&utc_offset=${utcOffset()}`), read('/bff/admin/budget-requests'), read('/bff/admin/jobs'), read('/bff/admin/billing')]);
+      read(`/bff/admin/usage${lastDaysQuery(days)}`), read('/bff/admin/budget-requests'), read('/bff/admin/jobs'), read('/bff/admin/billing')]);
     const rows = usage.rows.map((row) => ({ ...row, spent_micros: spentOf(row), caller: plainName(row.caller) }));
     loaded = { rows, total: spentOf(usage.total), saved: usage.total.saved_micros, requests, jobs, billing, days };
     await draw();
@@ -140,7 +140,7 @@ function overview({ rows, total, saved, days, billing }) {
 
 /** Saves the server's own file; it is fetched here, so that an error is shown in words. */
 async function saveCsv(days) {
-  const response = await fetch(`/bff/admin/usage?since=${days}d&utc_offset=${utcOffset()}&format=csv`, { cache: 'no-store' }).catch(() => null);
+  const response = await fetch(`/bff/admin/usage${lastDaysQuery(days)}&format=csv`, { cache: 'no-store' }).catch(() => null);
   if (!response?.ok) return void load();
   saveFile(await response.text(), `everyone-${lastDays(1)[0]}.csv`, 'text/csv');
 }

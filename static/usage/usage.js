@@ -65,7 +65,7 @@ async function load() {
   const days = daysOf('usage');
   isStale = false;
   try {
-    const [{ rows, total_micros: total, saved_micros: saved }, { budgets, may_ask: mayAsk }] = await Promise.all([read(`/bff/usage?since=${days}d&utc_offset=${utcOffset()}`), read('/bff/me')]);
+    const [{ rows, total_micros: total, saved_micros: saved }, { budgets, may_ask: mayAsk }] = await Promise.all([read(`/bff/usage${lastDaysQuery(days)}`), read('/bff/me')]);
     draw({ rows, total, saved, days, budgets, mayAsk });
     announce(TEXT.announced(price(total), days));
   } catch (problem) {
@@ -100,7 +100,7 @@ function summary({ rows, total, saved, days, budgets }) {
   const [dearest] = [...Map.groupBy(rows, ({ model }) => model)].sort(([, one], [, other]) => sumOf(other) - sumOf(one));
   return figures([
     [TEXT.sum(days), price(total), TEXT.purchases(countOf(rows))],
-    [TEXT.today, price(sumOf(today)), limit === undefined || utcOffset() ? TEXT.purchases(countOf(today)) : TEXT.ofLimit(price(limit))],
+    [TEXT.today, price(sumOf(today)), limit === undefined || timeZone() !== UTC ? TEXT.purchases(countOf(today)) : TEXT.ofLimit(price(limit))],
     [TEXT.perDay, amountLeft(rounded(total / days)), ''],
     ...(dearest ? [[TEXT.dearest, dearest[0], price(sumOf(dearest[1]))]] : []),
     ...(saved ? [[TEXT.saved, price(saved), TEXT.savedBy]] : []),
@@ -156,20 +156,25 @@ export function daysOf(view) {
   return value === 'month' ? Number(lastDays(1)[0].slice(-2)) : Number(value);
 }
 
-/** Returns how many minutes the days of these views begin before UTC days. */
-export const utcOffset = () => (choice.get('days') === 'utc' ? 0 : -new Date().getTimezoneOffset());
+const UTC = 'UTC';
+const localZone = () => Intl.DateTimeFormat().resolvedOptions().timeZone;
+const timeZone = () => (choice.get('days') === 'utc' ? UTC : localZone());
+
+/** Returns the query for the last days in the time zone of these views. */
+export const lastDaysQuery = (count) => `?since=${count}d&time_zone=${encodeURIComponent(timeZone())}`;
 
 /** Returns the last days, the oldest first: `2026-01-31`. */
 export function lastDays(count) {
-  const today = Date.now() + utcOffset() * 60_000;
+  // Swedish dates are those of ISO 8601.
+  const today = Date.parse(new Date().toLocaleDateString('sv', { timeZone: timeZone() }));
   return Array.from({ length: count }, (_, place) => new Date(today - (count - 1 - place) * DAY).toISOString().slice(0, 10));
 }
 
 /** Says which days these are, with a button for the others; none is needed where they are the same. */
 export function aboutDays(reload) {
-  const isUtc = utcOffset() === 0;
+  const isUtc = timeZone() === UTC;
   const kind = isUtc ? 'utc' : 'local';
-  const other = new Date().getTimezoneOffset() && button(TEXT.switchDays[kind], () => {
+  const other = localZone() !== UTC && button(TEXT.switchDays[kind], () => {
     choice.set('days', isUtc ? 'local' : 'utc');
     reload();
   }, 'quiet small');

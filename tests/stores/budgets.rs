@@ -5,7 +5,7 @@ use std::time::Duration;
 use tollgate::contract::money::Usd;
 use tollgate::store::{
     BudgetScope, Budgets, OverBudget, Period, Reservation, ReserveError, ScopeKind, Service,
-    Settlement, SpendLimit, SpendRow,
+    Settlement, SpendLimit, SpendRow, ZoneOffsets,
 };
 
 use crate::fixture::*;
@@ -345,8 +345,14 @@ async fn spending_is_summed_by_day_service_and_model_for_one_caller(fixture: Fix
     fixture.settle(unknown, Settlement::Unknown).await;
     fixture.reserve(&of("ann", Service::Chat, "alpha", PRICE)).await.unwrap();
 
-    let rows =
-        bounded(fixture.store.spend(Some("ann".to_owned()), since, 0, usize::MAX)).await.unwrap();
+    let rows = bounded(fixture.store.spend(
+        Some("ann".to_owned()),
+        since,
+        ZoneOffsets::default(),
+        usize::MAX,
+    ))
+    .await
+    .unwrap();
     let spent = |row: &SpendRow| {
         let sum = row.charged.checked_add(row.unknown).and_then(|sum| sum.checked_add(row.held));
         sum.expect("small amounts")
@@ -366,6 +372,9 @@ async fn spending_is_summed_by_day_service_and_model_for_one_caller(fixture: Fix
     let day = START.as_secs() / DAY.as_secs();
     assert_eq!(rows.iter().map(|row| row.day - day).collect::<Vec<_>>(), [1, 1, 2, 2]);
     assert!(
-        bounded(fixture.store.spend(Some("eve".to_owned()), since, 0, 9)).await.unwrap().is_empty()
+        bounded(fixture.store.spend(Some("eve".to_owned()), since, ZoneOffsets::default(), 9))
+            .await
+            .unwrap()
+            .is_empty()
     );
 }

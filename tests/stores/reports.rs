@@ -1,7 +1,7 @@
 //! What reports of everybody read, alike on every backend.
 
 use tollgate::contract::money::Usd;
-use tollgate::store::{Job, Reservation, Service, Settlement, SpendRow};
+use tollgate::store::{Job, Reservation, Service, Settlement, SpendRow, ZoneOffsets};
 
 use crate::fixture::*;
 
@@ -20,7 +20,9 @@ fn row(caller: &str, day: u64, model: &str, count: u64, mills: [u64; 3]) -> Spen
 
 impl Fixture {
     async fn spending_of_all(&self, since: std::time::Duration) -> Vec<SpendRow> {
-        bounded(self.store.spend(None, since, 0, usize::MAX)).await.expect("added up")
+        bounded(self.store.spend(None, since, ZoneOffsets::default(), usize::MAX))
+            .await
+            .expect("added up")
     }
 
     async fn end(&self, reservation: Reservation, ending: Settlement) {
@@ -47,7 +49,9 @@ async fn all_spending_is_grouped_by_caller_day_and_model(fixture: Fixture) {
         [row("ann", TODAY, "beta", 1, [5, 0, 0]), row("bob", TODAY, "alpha", 1, [4, 0, 0])];
     let [beta, bob] = others;
     assert_eq!(
-        bounded(fixture.store.spend(None, START, 0, 2)).await.expect("added up"),
+        bounded(fixture.store.spend(None, START, ZoneOffsets::default(), 2))
+            .await
+            .expect("added up"),
         [first.clone(), beta.clone()]
     );
     assert_eq!(fixture.spending_of_all(START).await, [first, beta, next.clone(), bob]);
@@ -100,9 +104,10 @@ async fn totals_count_unknown_purchases_and_open_jobs(fixture: Fixture) {
 async fn spend_is_grouped_by_the_days_of_a_time_zone(fixture: Fixture) {
     fixture.end(of("ann", "alpha", 3), charged(Usd::mills(3), "")).await;
     let mut days = Vec::new();
-    for utc_offset in [0, 720, -720, 1_080] {
-        let rows = fixture.store.spend(None, START, utc_offset, usize::MAX);
-        let day = START.as_secs().checked_add_signed(utc_offset * 60).unwrap() / 86_400;
+    for seconds in [0, 43_200, -43_200, 64_800] {
+        let zone = ZoneOffsets { first: seconds, ..ZoneOffsets::default() };
+        let rows = fixture.store.spend(None, START, zone, usize::MAX);
+        let day = START.as_secs().checked_add_signed(seconds).unwrap() / 86_400;
         assert_eq!(
             bounded(rows).await.expect("added up"),
             [row("ann", day, "alpha", 1, [3, 0, 0])]
@@ -111,6 +116,31 @@ async fn spend_is_grouped_by_the_days_of_a_time_zone(fixture: Fixture) {
     }
     days.dedup();
     assert!(days.len() > 1, "no offset has moved it to another day");
+}
+
+async fn days_follow_a_time_zone_that_changes_its_offset(fixture: Fixture) {
+    // Ten minutes before a local midnight, and twice an hour later.
+    let first = 86_400 - 600 - i64::try_from(START.as_secs() % 86_400).unwrap();
+    let day = START.as_secs().checked_add_signed(first).unwrap() / 86_400;
+    for price in [1, 2, 4] {
+        fixture.end(of("ann", "alpha", price), charged(Usd::mills(price), "")).await;
+        fixture.pass(HOUR);
+    }
+    let at = |hours: u32, seconds| (START + HOUR * hours - SECOND, first + seconds);
+    for (changes, days) in [
+        (vec![], [(day, 1, 1), (day + 1, 2, 6)].as_slice()),
+        (vec![at(1, -3_600)], &[(day, 2, 3), (day + 1, 1, 4)]),
+        (vec![at(1, -3_600), at(2, -7_200)], &[(day, 3, 7)]),
+        (vec![at(1, -86_400), at(2, 86_400)], &[(day, 2, 3), (day + 2, 1, 4)]),
+        (vec![at(3, -86_400)], &[(day, 1, 1), (day + 1, 2, 6)]),
+    ] {
+        let zone = ZoneOffsets { first, changes };
+        let found = bounded(fixture.store.spend(None, START, zone.clone(), usize::MAX)).await;
+        let expected = days
+            .iter()
+            .map(|(day, count, mills)| row("ann", *day, "alpha", *count, [*mills, 0, 0]));
+        assert_eq!(found.expect("added up"), expected.collect::<Vec<_>>(), "{zone:?}");
+    }
 }
 
 async fn unknown_outcomes_come_latest_first_until_they_are_known(fixture: Fixture) {
@@ -160,6 +190,7 @@ on_every_backend!(
     replays_of_a_charged_purchase_are_saved_and_not_spent,
     totals_count_unknown_purchases_and_open_jobs,
     spend_is_grouped_by_the_days_of_a_time_zone,
+    days_follow_a_time_zone_that_changes_its_offset,
     unknown_outcomes_come_latest_first_until_they_are_known,
     all_jobs_come_newest_first,
 );

@@ -67,11 +67,11 @@ impl Operation {
     }
 
     pub(super) fn days(self, since: &str) -> Self {
-        let offset = "Uses the days of this time zone: minutes ahead of UTC, such as 60 or -300.";
+        let zone = "The time zone whose days these are, by its name, such as Europe/Berlin.";
         self.query("since", since, schemas::pattern("^[1-9][0-9]{0,2}d$")).query(
-            "utc_offset",
-            offset,
-            range(-1_080, 1_080),
+            "time_zone",
+            zone,
+            schemas::pattern("^[A-Za-z0-9_+/-]{1,64}$"),
         )
     }
 

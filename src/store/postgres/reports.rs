@@ -1,5 +1,6 @@
 //! Queries for reports: purchases and what was spent.
 
+use std::iter;
 use std::time::Duration;
 
 use tokio_postgres::Row;
@@ -7,7 +8,7 @@ use tokio_postgres::Row;
 use super::column::{self, Read, nanos, signed};
 use super::handle::PostgresStore;
 use super::step::statement;
-use crate::store::{LedgerTotals, PurchaseId, PurchaseRecord, SpendRow, Unavailable};
+use crate::store::{LedgerTotals, PurchaseId, PurchaseRecord, SpendRow, Unavailable, ZoneOffsets};
 
 /// Selects the columns that [`read_purchase`] reads.
 macro_rules! select_purchases {
@@ -30,8 +31,10 @@ const TOTALS: &str = "SELECT count(*), coalesce(sum(price_micros), 0)::bigint,
         pg_database_size(current_database())
     FROM purchases WHERE state = 'unknown'";
 /// Sorts by bytes, as SQLite does.
-const SPEND: &str =
-    "SELECT caller, (at + $4::bigint) / 86400000000000 AS local_day, service, model,
+const SPEND: &str = "SELECT caller,
+        (at + 1000000000 * ($5::bigint[])[1 + width_bucket(at, $4::bigint[])]) / 86400000000000
+            AS local_day,
+        service, model,
         count(*),
         coalesce(sum(cost_micros), 0)::bigint,
         coalesce(sum(price_micros) FILTER (WHERE state = 'unknown'), 0)::bigint,
@@ -85,11 +88,13 @@ impl PostgresStore {
         &self,
         caller: Option<String>,
         since: Duration,
-        utc_offset: i64,
+        zone: ZoneOffsets,
         most: usize,
     ) -> Result<Vec<SpendRow>, Unavailable> {
-        let ahead = utc_offset.saturating_mul(60_000_000_000);
-        let groups = statement!(SPEND, nanos(since), caller, signed(most), ahead);
+        let times: Vec<_> = zone.changes.iter().map(|(at, _)| nanos(*at)).collect();
+        let seconds = zone.changes.iter().map(|(_, seconds)| *seconds);
+        let seconds: Vec<_> = iter::once(zone.first).chain(seconds).collect();
+        let groups = statement!(SPEND, nanos(since), caller, signed(most), times, seconds);
         self.query(&self.lanes().reports, groups, |row| {
             Ok(SpendRow {
                 caller: column::get(row, 0)?,

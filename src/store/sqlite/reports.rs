@@ -16,7 +16,7 @@ use crate::store::rules::Credit;
 use crate::store::{
     AccountCheck, Budgets, Checkpoint, DedupeKey, Evidence, JobState, LedgerTotals, MissingSpend,
     PurchaseId, PurchaseRecord, Reservation, SETTLES_WITHIN, Service, Settlement, Snapshot,
-    SpendRow, Unavailable,
+    SpendRow, Unavailable, ZoneOffsets,
 };
 
 impl SqliteStore {
@@ -74,13 +74,12 @@ impl SqliteStore {
         &self,
         caller: Option<String>,
         since: Duration,
-        utc_offset: i64,
+        zone: ZoneOffsets,
         most: usize,
     ) -> Result<Vec<SpendRow>, Unavailable> {
         let read = move |file: &Connection| {
-            let groups = spend_query(caller.is_some());
-            let ahead = utc_offset.saturating_mul(60_000_000_000);
-            let values = params![nanos(since), caller, column::signed(most), ahead];
+            let groups = spend_query(caller.is_some(), &zone);
+            let values = params![nanos(since), caller, column::signed(most)];
             file.all(&groups, values, |row| {
                 Ok(SpendRow {
                     caller: row.get(0)?,
@@ -102,7 +101,12 @@ impl SqliteStore {
 
 /// Returns the query for one caller (`?2`) or for all of them. The index on callers and times finds
 /// both: one of times alone would be written by each purchase.
-pub(super) fn spend_query(has_caller: bool) -> String {
+pub(super) fn spend_query(has_caller: bool, zone: &ZoneOffsets) -> String {
+    let ZoneOffsets { first, changes } = zone;
+    let later = changes.iter().rev();
+    let later: String =
+        later.map(|(at, seconds)| format!("WHEN at >= {} THEN {seconds} ", nanos(*at))).collect();
+    let seconds = format!("CASE {later}WHEN TRUE THEN {first} END");
     let which = if has_caller {
         "purchases WHERE caller = ?2 AND"
     } else {
@@ -114,7 +118,7 @@ pub(super) fn spend_query(has_caller: bool) -> String {
             UNION ALL
             SELECT (SELECT min(caller) FROM purchases WHERE caller > name) FROM callers
             WHERE name IS NOT NULL)
-        SELECT caller, (at + ?4) / 86400000000000 AS local_day, service, model,
+        SELECT caller, (at + {seconds} * 1000000000) / 86400000000000 AS local_day, service, model,
             count(*),
             coalesce(sum(cost_micros), 0),
             sum(iif(state = 'unknown', price_micros, 0)),

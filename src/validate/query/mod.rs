@@ -1,5 +1,6 @@
 //! Strict parsing of query strings, without the `?`. Unknown and duplicate parameters are faults.
 
+use jiff::tz::TimeZone;
 use percent_encoding::percent_decode_str;
 
 use super::rule::{Faults, quote};
@@ -182,16 +183,16 @@ fn is_own_page(text: &str, prefix: &str) -> bool {
 const DEFAULT_DAYS: u64 = 7;
 const MAX_DAYS: u64 = 31;
 const MAX_ADMIN_DAYS: u64 = 366;
-/// 18 hours; no time zone is farther from UTC.
-const MAX_UTC_OFFSET: i64 = 18 * 60;
+/// Twice the length of the longest name.
+const MAX_TIME_ZONE: usize = 64;
 
 /// The days of a usage report.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UsageDays {
     /// How many days, today included.
     pub count: u64,
-    /// The offset of the report's time zone from UTC in minutes, positive to the east.
-    pub utc_offset: i64,
+    /// The time zone whose days they are.
+    pub zone: TimeZone,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -209,8 +210,8 @@ pub fn usage_days(query: Option<&str>) -> Result<UsageDays, Problem> {
 
 fn days(params: &mut Params<'_>, most: u64) -> UsageDays {
     let count = params.single("since", |value| parse_days(value, most));
-    let utc_offset = params.single("utc_offset", parse_utc_offset);
-    UsageDays { count: count.unwrap_or(DEFAULT_DAYS), utc_offset: utc_offset.unwrap_or(0) }
+    let zone = params.single("time_zone", parse_time_zone);
+    UsageDays { count: count.unwrap_or(DEFAULT_DAYS), zone: zone.unwrap_or(TimeZone::UTC) }
 }
 
 pub fn admin_usage(query: Option<&str>) -> Result<(UsageDays, UsageFormat), Problem> {
@@ -243,12 +244,14 @@ fn parse_days(value: &str, max: u64) -> Result<u64, InvalidValue> {
     days.ok_or_else(|| ("bad_period", detail()))
 }
 
-fn parse_utc_offset(value: &str) -> Result<i64, InvalidValue> {
-    let digits = value.strip_prefix('-').unwrap_or(value);
-    let plain = digits.bytes().all(|byte| byte.is_ascii_digit());
-    let is_offset = |minutes: &i64| plain && minutes.abs() <= MAX_UTC_OFFSET;
-    let detail = || format!("expected minutes from -{MAX_UTC_OFFSET} to {MAX_UTC_OFFSET}");
-    value.parse().ok().filter(is_offset).ok_or_else(|| ("bad_utc_offset", detail()))
+/// Reads the name of a time zone in the IANA database.
+fn parse_time_zone(value: &str) -> Result<TimeZone, InvalidValue> {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_+-/".contains(&byte);
+    let name = decode(value).and_then(|name| String::from_utf8(name).ok());
+    let name = name.filter(|name| name.len() <= MAX_TIME_ZONE && name.bytes().all(plain));
+    let detail = "expected the name of a time zone, such as Europe/Berlin or UTC";
+    let zone = name.and_then(|name| TimeZone::get(&name).ok());
+    zone.ok_or_else(|| ("bad_time_zone", detail.to_owned()))
 }
 
 pub fn too_many_rows(max: usize) -> Problem {

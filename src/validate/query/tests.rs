@@ -140,7 +140,7 @@ fn all_query_faults_are_reported_at_once() {
 fn usage_period_is_one_to_thirty_one_days() {
     for (query, days) in [(None, 7), (Some(""), 7), (Some("since=1d"), 1), (Some("since=31d"), 31)]
     {
-        let expected = UsageDays { count: days, utc_offset: 0 };
+        let expected = UsageDays { count: days, zone: TimeZone::UTC };
         assert_eq!(usage_days(query).expect("right"), expected, "{query:?}");
     }
     for (query, code) in [
@@ -162,18 +162,32 @@ fn usage_period_is_one_to_thirty_one_days() {
 
 #[test]
 fn days_of_a_time_zone_can_be_asked_for() {
-    for (query, utc_offset) in
-        [("utc_offset=60", 60), ("utc_offset=-720", -720), ("since=7d&utc_offset=0", 0)]
-    {
-        let days = UsageDays { count: 7, utc_offset };
+    for (query, zone) in [
+        ("time_zone=Europe/Berlin", "Europe/Berlin"),
+        ("time_zone=Europe%2FKyiv", "Europe/Kyiv"),
+        ("time_zone=Etc%2FGMT%2B1", "Etc/GMT+1"),
+        ("since=7d&time_zone=UTC", "UTC"),
+    ] {
+        let days = UsageDays { count: 7, zone: TimeZone::get(zone).expect("a zone") };
         assert_eq!(usage_days(Some(query)).expect("right"), days, "{query}");
         assert_eq!(admin_usage(Some(query)).expect("right").0, days, "{query}");
     }
-    for offset in ["1081", "-1081", "+60", "%2B60", "", "1h", "--1", "99999999999999999999"] {
-        let query = format!("utc_offset={offset}");
+    let long = "a".repeat(65);
+    for zone in [
+        "",
+        "60",
+        "%2B60",
+        "Berlin",
+        "Europe/Nowhere",
+        "../etc/passwd",
+        "/etc/passwd",
+        "EST5EDT,M3.2.0",
+        &long,
+    ] {
+        let query = format!("time_zone={zone}");
         let problem = usage_days(Some(&query)).expect_err(&query);
         let codes: Vec<_> = problem.errors().iter().map(|fault| fault.code).collect();
-        assert_eq!(codes, ["bad_utc_offset"], "{query}");
+        assert_eq!(codes, ["bad_time_zone"], "{query}");
     }
 }
 
@@ -186,7 +200,7 @@ fn admin_usage_takes_up_to_a_year_as_json_or_csv() {
         (Some("format=json&since=1d"), 1, UsageFormat::Json),
     ] {
         let found = admin_usage(query).expect("right");
-        let days = UsageDays { count: days, utc_offset: 0 };
+        let days = UsageDays { count: days, zone: TimeZone::UTC };
         assert_eq!(found, (days, shape), "{query:?}");
     }
     for (query, codes) in [

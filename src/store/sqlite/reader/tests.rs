@@ -4,8 +4,8 @@ use rusqlite::params;
 use tokio::time::timeout;
 
 use super::*;
-use crate::store::Store;
 use crate::store::sqlite::reports;
+use crate::store::{Store, ZoneOffsets};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 const ENDLESS: &str =
@@ -61,9 +61,10 @@ fn reports_of_one_and_of_all_callers_use_an_index() {
     let (_folder, path, _ledger) = ledger();
     let file = Connection::open(path).unwrap();
     for has_caller in [true, false] {
-        let query = format!("EXPLAIN QUERY PLAN {}", reports::spend_query(has_caller));
+        let query = reports::spend_query(has_caller, &ZoneOffsets::default());
+        let query = format!("EXPLAIN QUERY PLAN {query}");
         let mut plan = file.prepare(&query).unwrap();
-        let values = params![1, has_caller.then_some("ann"), 5, 0];
+        let values = params![1, has_caller.then_some("ann"), 5];
         let steps = plan.query_map(values, |row| row.get::<_, String>("detail")).unwrap();
         let steps: Vec<_> = steps.map(Result::unwrap).collect();
         let search = "SEARCH purchases USING INDEX purchases_caller (caller=? AND at>?)";
