@@ -5,7 +5,6 @@ mod backup;
 mod certificates;
 mod check;
 mod core;
-mod env_file;
 mod group;
 mod job;
 mod ledger;

@@ -1,5 +1,6 @@
 //! Loads the settings from the environment, `.env`, `proxy.toml` and the key file.
 
+use std::cell::Cell;
 use std::ffi::OsString;
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
@@ -7,7 +8,6 @@ use std::path::{Path, PathBuf};
 
 use zeroize::Zeroizing;
 
-use super::env_file::{self, EnvEntry};
 use crate::acme;
 use crate::app::secret::{exposure, is_writable_by_others};
 use crate::app::settings::{
@@ -126,6 +126,9 @@ pub(super) fn certificate(settings: &Settings) -> Option<Result<Certificate, Str
     }
 }
 
+/// Stands for `$` while the library reads a file: it would expand variables in a secret.
+const DOLLAR: &str = "\u{ffff}";
+
 /// Adds the variables of `.env` that are not set yet; the first line of a variable wins.
 fn add_env_file(path: &Path, environment: &mut Environment, errors: &mut Vec<SettingError>) {
     let name = path.display().to_string();
@@ -136,21 +139,51 @@ fn add_env_file(path: &Path, environment: &mut Environment, errors: &mut Vec<Set
         }
         Err(error) => return errors.push(read_error(&name, &error)),
     };
-    for (line, entry) in env_file::entries(&text) {
-        match entry {
-            Some(EnvEntry { name, .. }) if !is_known(name) => {}
-            Some(EnvEntry { name, value: Some(value) }) => {
-                let value = || Zeroizing::new(value.to_owned());
-                environment.entry(name.to_owned()).or_insert_with(value);
+    let text = text.trim_start_matches('\u{feff}').replace('$', DOLLAR);
+    let text = Zeroizing::new(text);
+    let lines_read = Cell::new(0);
+    let mut entries =
+        dotenvy::from_read_iter(LineReader { rest: text.as_bytes(), lines_read: &lines_read });
+    loop {
+        let before = lines_read.get();
+        match entries.next() {
+            None => return,
+            Some(Ok((variable, value))) => {
+                let value = Zeroizing::new(Zeroizing::new(value).replace(DOLLAR, "$"));
+                if is_known(&variable) {
+                    environment.entry(variable).or_insert(value);
+                }
             }
-            // The line may hold a key, so it is not quoted.
-            Some(EnvEntry { value: None, .. }) | None => {
-                let location = Location::File(format!("{name}:{line}"));
-                let expected = "expected NAME=value, or NAME='value' if the value has blanks, quotes \
-                                or backslashes";
+            // The library's error repeats the line, which may hold a key.
+            Some(Err(_)) => {
+                let location = Location::File(format!("{name}:{}", first_entry(&text, before)));
+                let expected =
+                    "expected NAME=value, or NAME='value' if the value has blanks or quotes";
                 errors.push(SettingError::new(location, expected));
             }
         }
+    }
+}
+
+fn first_entry(text: &str, before: usize) -> usize {
+    let is_entry = |line: &str| !line.trim().is_empty() && !line.trim_start().starts_with('#');
+    before + 1 + text.lines().skip(before).position(is_entry).unwrap_or_default()
+}
+
+/// Reads one line at a time and counts them, because the library's errors have no line number.
+struct LineReader<'a> {
+    rest: &'a [u8],
+    lines_read: &'a Cell<usize>,
+}
+
+impl io::Read for LineReader<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let mut line = self.rest.split_inclusive(|byte| *byte == b'\n').next().unwrap_or_default();
+        let count = line.read(buffer)?;
+        let (part, rest) = self.rest.split_at(count);
+        self.rest = rest;
+        self.lines_read.set(self.lines_read.get() + usize::from(part.ends_with(b"\n")));
+        Ok(count)
     }
 }
 

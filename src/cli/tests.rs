@@ -159,7 +159,7 @@ fn errors_in_env_file_have_a_line_and_no_value() {
         assert_eq!(
             errors[0].to_string(),
             format!(
-                "{}:{line}: expected NAME=value, or NAME='value' if the value has blanks, quotes or backslashes",
+                "{}:{line}: expected NAME=value, or NAME='value' if the value has blanks or quotes",
                 path.display()
             )
         );

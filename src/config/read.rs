@@ -318,7 +318,8 @@ impl Section<'_> {
     fn inline(&mut self, name: &str) -> Option<RawNode> {
         let node = self.node(name)?;
         let parsed = node.parse_inline().map_err(|error| {
-            format!("expected a list or table in TOML, such as [\"…\"]: {error}").into()
+            let hint = "in .env, single quotes around the value keep its quotes";
+            format!("expected a list or table in TOML, such as [\"…\"] ({hint}): {error}").into()
         });
         self.accept(name, &node.location, parsed)
     }

@@ -158,8 +158,10 @@ fn example_env_runs_the_sandbox_until_filled_in() {
             assert!(text.contains(&format!("\n#{name}=")), "{name} is shown");
             text = text.replace(&format!("\n#{name}="), &format!("\n{name}="));
         }
-        let entries = text.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
-        let rows: Vec<_> = entries.map(|entry| entry.split_once('=').expect("a name")).collect();
+        let entries = dotenvy::from_read_iter(text.as_bytes());
+        let entries: Vec<_> = entries.map(|entry| entry.expect("NAME=value")).collect();
+        let rows: Vec<_> =
+            entries.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
         read("", &rows).expect("it is right").gateway.target
     };
     assert!(matches!(read_example(&[], ""), Target::Sandbox));

@@ -162,7 +162,7 @@ fn misspelled_command_suggests_the_right_one() {
         ("budget.total = 1.5\n", None, "a number with a point"),
         ("", Some(("GATEWAY_API_KEY", format!("\"{key}\""))), "leave out the quotes"),
         ("", Some(("GATEWAY_API_KEY", format!("{key} # mine"))), "and the comment after it"),
-        ("", Some(("TOLLGATE_SERVER__HOSTS", "[a.example]".to_owned())), "a list or table in TOML"),
+        ("", Some(("TOLLGATE_SERVER__HOSTS", "[a.example]".to_owned())), "in .env, single quotes"),
     ] {
         let folder = folder(file);
         let variables: Vec<_> =

@@ -206,8 +206,8 @@ fn head_request_gets_length_and_no_body() {
     let (_upstream, gate) = gate();
     let whole = gate.get("/bff/catalog");
     let mut client = gate.client();
-    client.write(format!("HEAD /bff/catalog HTTP/1.1\r\nHost: localhost\r\n\r\n{NEXT}").as_bytes());
-    client.end_of_requests();
+    let last = NEXT.replacen("\r\n", "\r\nConnection: close\r\n", 1);
+    client.write(format!("HEAD /bff/catalog HTTP/1.1\r\nHost: localhost\r\n\r\n{last}").as_bytes());
     let text = String::from_utf8_lossy(&client.rest()).into_owned();
     let (head, next) = text.split_once("\r\n\r\n").unwrap();
     assert!(head.contains(&format!("content-length: {}", whole.body.len())), "{head}");

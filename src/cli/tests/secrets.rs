@@ -12,9 +12,6 @@ fn secret_in_env_file_is_the_one_that_is_written() {
         let read = load(folder.path(), &[]).expect("valid settings").settings.secret;
         assert_eq!(read.expect("a secret").expose(), secret, "{written}");
     }
-    let others = "A=b c\nB=\"\\n\"\nTOLLGATE_PAGE__TITLE=mine\n";
-    let loaded = load(folder(&[(".env", others)]).path(), &[]).expect("valid settings");
-    assert_eq!(loaded.settings.page.title, "mine", "variables of other programs do not matter");
 }
 
 #[tokio::test]

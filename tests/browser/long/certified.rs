@@ -27,7 +27,7 @@ impl CertifiedService {
         let module = target.join("sdks/login/node_modules/oidc-provider/lib/index.js");
         assert!(module.exists(), "oidc-provider is missing: run tests/long/sdks/install");
         let mut command = Command::new("node");
-        command.arg("tests/browser/certified/service.mjs").arg(module).stdin(Stdio::piped());
+        command.arg("tests/browser/long/certified/service.mjs").arg(module).stdin(Stdio::piped());
         command.envs(secret.map(|secret| ("OIDC_CLIENT_SECRET", secret)));
         let process = Process::spawn(command);
         let mut issuer = None;
