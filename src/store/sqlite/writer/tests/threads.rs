@@ -78,9 +78,7 @@ fn panic_on_a_callers_thread_ends_the_ledger_as_on_its_own() {
             });
             // Without an answer, but the caller goes on.
             broken.await.ok();
-            if !store.inner.gate.has_failed() {
-                wait_for_writers_thread(&store);
-            }
+            wait_for_writers_thread(&store);
         }
         assert!(store.reserve(&reservation(Usd::mills(1)), None).await.is_err());
     });
@@ -110,10 +108,10 @@ fn large_reply_is_written_on_the_writers_thread() {
     });
 }
 
-/// Waits until the writer's thread waits for commands.
+/// Waits until the writer's thread waits for commands, or the ledger has failed.
 fn wait_for_writers_thread(store: &SqliteStore) {
     let Executor::Thread { queue, .. } = &store.inner.executor else { panic!("a thread") };
-    while !queue.is_writer_waiting() {
+    while !queue.is_writer_waiting() && !store.inner.gate.has_failed() {
         thread::yield_now();
     }
 }
