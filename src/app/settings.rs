@@ -1,9 +1,9 @@
 //! Reads settings from text and variables, and checks the files that they name.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io::{self, ErrorKind};
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 
 use zeroize::Zeroizing;
 
@@ -129,15 +129,12 @@ fn served_secrets(
     served.map(|(what, _)| ("page.dir", expected(what))).collect()
 }
 
-/// Returns whether the site would serve this file: it is in the folder and not hidden.
+/// Returns whether the site may serve this file: it is in the folder and its own name is not hidden. A link may
+/// lead through hidden folders.
 fn is_served(file: &Path, site: &Path) -> bool {
-    let is_hidden = |part: Component<'_>| {
-        let name = part.as_os_str();
-        name.as_encoded_bytes().starts_with(b".") && name != ".well-known"
-    };
+    let is_hidden = |name: &OsStr| name.as_encoded_bytes().starts_with(b".");
     resolve(file)
-        .and_then(|real| real.strip_prefix(site).map(Path::to_owned).ok())
-        .is_some_and(|inner| !inner.components().any(is_hidden))
+        .is_some_and(|real| real.starts_with(site) && !real.file_name().is_some_and(is_hidden))
 }
 
 fn resolve(file: &Path) -> Option<PathBuf> {

@@ -73,10 +73,13 @@ impl Settings {
         ];
         let short = rows.into_iter().filter(|(_, time)| *time < SHORTEST_TIMEOUT);
         short.map(|(name, time)| {
-            let effect = if name.starts_with("gateway") {
-                "a purchase that takes longer is charged, and its outcome unknown"
-            } else {
-                "it ends requests of slow clients"
+            let effect = match name {
+                "gateway.connect_timeout" => "purchases may fail, uncharged",
+                "gateway.chat_timeout" | "gateway.video_timeout" => {
+                    "the outcome of a purchase that takes longer is unknown and counts as spent"
+                }
+                "server.idle_timeout" => "it closes idle connections early",
+                _ => "it ends requests of slow clients",
             };
             format!("{name}: {time:?} is shorter than {SHORTEST_TIMEOUT:?}; {effect}")
         })

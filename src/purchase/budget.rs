@@ -99,9 +99,8 @@ impl Hold {
     }
 
     pub(super) fn delivery(&self) -> Option<Delivery> {
-        let PurchaseContext { ledger, running, .. } = &*self.context;
-        self.fingerprint
-            .map(|_| Delivery::new(ledger.clone(), self.purchase.id, running.abandoned.clone()))
+        let ledger = &self.context.ledger;
+        self.fingerprint.map(|_| Delivery { ledger: ledger.clone(), id: self.purchase.id })
     }
 
     /// Returns how long the purchase has waited, and how long the gateway has had it.

@@ -3,7 +3,6 @@
 //! SDKs and browsers retry a lost POST on their own, mostly without a key. The ledger recognises
 //! duplicates when it holds the price.
 
-use std::collections::VecDeque;
 use std::pin::pin;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -33,8 +32,6 @@ use crate::sync::{Bounds, FastMap, KeyedLimit, KeyedPermit, lock};
 
 const RETRY_AFTER: Duration = Duration::from_secs(5);
 
-const MAX_ABANDONED: usize = 1_000;
-
 const MAX_REPLAYS: usize = 64 << 20;
 /// A caller's part of it, and the part that is kept for replies of up to `MEDIUM_REPLY`.
 const REPLAY_SHARE: usize = MAX_REPLAYS / 8;
@@ -43,7 +40,7 @@ const MEDIUM_REPLY: usize = 256 << 10;
 const SMALL_REPLY: usize = 16 << 10;
 
 /// The running purchases of this process, and the memory for replays; shared by all cores.
-#[derive(Clone)]
+#[derive(Clone, Default)]
 pub struct RunningPurchases {
     calls: Arc<Mutex<FastMap<PurchaseId, RunningPurchase>>>,
     /// By site: an IPv6 network may be any number of callers.
@@ -51,36 +48,6 @@ pub struct RunningPurchases {
     /// Notifies all who wait, so that a small reply does not wait behind a large one.
     replay_ended: Arc<Notify>,
     pub(super) attempts: Attempts,
-    pub(super) abandoned: Abandoned,
-    /// Earlier purchases are of an earlier process, or of another server.
-    since: PurchaseId,
-}
-
-impl Default for RunningPurchases {
-    fn default() -> Self {
-        Self {
-            calls: Arc::default(),
-            replays: Arc::default(),
-            replay_ended: Arc::default(),
-            attempts: Attempts::default(),
-            abandoned: Abandoned::default(),
-            since: PurchaseId::generate(),
-        }
-    }
-}
-
-/// The latest purchases whose clients disconnected before they had the reply.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Abandoned(Arc<Mutex<VecDeque<PurchaseId>>>);
-
-impl Abandoned {
-    pub(super) fn push(&self, id: PurchaseId) {
-        let mut ids = lock(&self.0);
-        ids.push_back(id);
-        if ids.len() > MAX_ABANDONED {
-            ids.pop_front();
-        }
-    }
 }
 
 struct RunningPurchase {
@@ -106,7 +73,7 @@ impl RunningPurchases {
     }
 
     /// Returns whether a call that is no retry, by its own words, only looks like an earlier purchase: a
-    /// client still waits for that one.
+    /// client of this process still waits for that one. Whatever else matches may be a resent request.
     pub(super) fn is_separate(
         &self,
         purchase: &PurchaseRequest,
@@ -115,14 +82,7 @@ impl RunningPurchases {
         purchase.attempt == Some(0)
             && purchase.dedupe_by == DedupeBy::Fingerprint
             && earlier.state != PurchaseState::Unknown
-            && !self.is_abandoned(earlier.id)
-    }
-
-    fn is_abandoned(&self, id: PurchaseId) -> bool {
-        match lock(&self.calls).get(&id) {
-            Some(call) => !call.waiters.any(),
-            None => id < self.since || lock(&self.abandoned.0).contains(&id),
-        }
+            && lock(&self.calls).get(&earlier.id).is_some_and(|call| call.waiters.any())
     }
 
     pub fn ids(&self) -> Vec<PurchaseId> {
@@ -293,7 +253,7 @@ async fn replay(
         cost,
         is_replay: true,
         delivery: (purchase.dedupe_by == DedupeBy::Fingerprint)
-            .then(|| Delivery::new(context.ledger.clone(), id, context.running.abandoned.clone())),
+            .then(|| Delivery { ledger: context.ledger.clone(), id }),
         timing: None,
     })
 }

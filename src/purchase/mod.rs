@@ -12,7 +12,6 @@ mod tests;
 mod waiters;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -39,7 +38,7 @@ use crate::upstream::rate_limit::RateLimit;
 use crate::upstream::{GatewayReply, GatewayService};
 use crate::validate::{Checked, Order};
 use budget::{Hold, Placed};
-use idempotency::{Abandoned, RunningPurchases};
+use idempotency::RunningPurchases;
 use send::Charge;
 
 type Outcome = Result<Receipt, Problem>;
@@ -330,35 +329,14 @@ impl Receipt {
     }
 }
 
-/// The delivery of a reply to one of its clients.
 #[derive(Clone, Debug)]
-pub struct Delivery(Arc<Undelivered>);
-
-/// If it is dropped before the reply was delivered, nobody waits for the purchase any more.
-#[derive(Debug)]
-struct Undelivered {
+pub struct Delivery {
     ledger: Store,
     id: PurchaseId,
-    is_delivered: AtomicBool,
-    abandoned: Abandoned,
 }
 
 impl Delivery {
-    fn new(ledger: Store, id: PurchaseId, abandoned: Abandoned) -> Self {
-        let is_delivered = AtomicBool::new(false);
-        Self(Arc::new(Undelivered { ledger, id, is_delivered, abandoned }))
-    }
-
     pub fn record(&self) {
-        self.0.is_delivered.store(true, Ordering::Relaxed);
-        self.0.ledger.mark_delivered(self.0.id);
-    }
-}
-
-impl Drop for Undelivered {
-    fn drop(&mut self) {
-        if !*self.is_delivered.get_mut() {
-            self.abandoned.push(self.id);
-        }
+        self.ledger.mark_delivered(self.id);
     }
 }

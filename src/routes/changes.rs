@@ -8,6 +8,7 @@ use blake3::Hash;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, StatusCode};
 use moka::future::Cache;
+use moka::policy::EvictionPolicy;
 use tracing::Instrument;
 
 use super::purchases;
@@ -33,7 +34,13 @@ struct Answer {
 
 impl Default for RecentChanges {
     fn default() -> Self {
-        Self(Cache::builder().max_capacity(MAX_KEPT).time_to_live(KEEP_FOR).build())
+        Self(
+            Cache::builder()
+                .eviction_policy(EvictionPolicy::lru())
+                .max_capacity(MAX_KEPT)
+                .time_to_live(KEEP_FOR)
+                .build(),
+        )
     }
 }
 
