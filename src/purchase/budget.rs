@@ -99,8 +99,9 @@ impl Hold {
     }
 
     pub(super) fn delivery(&self) -> Option<Delivery> {
-        let ledger = &self.context.ledger;
-        self.fingerprint.map(|_| Delivery { ledger: ledger.clone(), id: self.purchase.id })
+        let PurchaseContext { ledger, running, .. } = &*self.context;
+        self.fingerprint
+            .map(|_| Delivery::new(ledger.clone(), self.purchase.id, running.deliveries.clone()))
     }
 
     /// Returns how long the purchase has waited, and how long the gateway has had it.

@@ -48,6 +48,28 @@ pub struct RunningPurchases {
     /// Notifies all who wait, so that a small reply does not wait behind a large one.
     replay_ended: Arc<Notify>,
     pub(super) attempts: Attempts,
+    pub(super) deliveries: Deliveries,
+}
+
+/// The purchases whose replies are on their way to clients of this process.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Deliveries(Arc<Mutex<Vec<PurchaseId>>>);
+
+impl Deliveries {
+    pub(super) fn add(&self, id: PurchaseId) {
+        lock(&self.0).push(id);
+    }
+
+    pub(super) fn remove(&self, id: PurchaseId) {
+        let mut ids = lock(&self.0);
+        if let Some(at) = ids.iter().position(|one| *one == id) {
+            ids.swap_remove(at);
+        }
+    }
+
+    fn contains(&self, id: PurchaseId) -> bool {
+        lock(&self.0).contains(&id)
+    }
 }
 
 struct RunningPurchase {
@@ -82,7 +104,12 @@ impl RunningPurchases {
         purchase.attempt == Some(0)
             && purchase.dedupe_by == DedupeBy::Fingerprint
             && earlier.state != PurchaseState::Unknown
-            && lock(&self.calls).get(&earlier.id).is_some_and(|call| call.waiters.any())
+            && self.is_awaited(earlier.id)
+    }
+
+    fn is_awaited(&self, id: PurchaseId) -> bool {
+        let is_running = lock(&self.calls).get(&id).is_some_and(|call| call.waiters.any());
+        is_running || self.deliveries.contains(id)
     }
 
     pub fn ids(&self) -> Vec<PurchaseId> {
@@ -253,7 +280,7 @@ async fn replay(
         cost,
         is_replay: true,
         delivery: (purchase.dedupe_by == DedupeBy::Fingerprint)
-            .then(|| Delivery { ledger: context.ledger.clone(), id }),
+            .then(|| Delivery::new(context.ledger.clone(), id, context.running.deliveries.clone())),
         timing: None,
     })
 }

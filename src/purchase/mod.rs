@@ -38,7 +38,7 @@ use crate::upstream::rate_limit::RateLimit;
 use crate::upstream::{GatewayReply, GatewayService};
 use crate::validate::{Checked, Order};
 use budget::{Hold, Placed};
-use idempotency::RunningPurchases;
+use idempotency::{Deliveries, RunningPurchases};
 use send::Charge;
 
 type Outcome = Result<Receipt, Problem>;
@@ -329,14 +329,30 @@ impl Receipt {
     }
 }
 
+/// The delivery of a reply to one of its clients, until it is dropped.
 #[derive(Clone, Debug)]
-pub struct Delivery {
+pub struct Delivery(Arc<Delivering>);
+
+#[derive(Debug)]
+struct Delivering {
     ledger: Store,
     id: PurchaseId,
+    deliveries: Deliveries,
 }
 
 impl Delivery {
+    fn new(ledger: Store, id: PurchaseId, deliveries: Deliveries) -> Self {
+        deliveries.add(id);
+        Self(Arc::new(Delivering { ledger, id, deliveries }))
+    }
+
     pub fn record(&self) {
-        self.ledger.mark_delivered(self.id);
+        self.0.ledger.mark_delivered(self.0.id);
+    }
+}
+
+impl Drop for Delivering {
+    fn drop(&mut self) {
+        self.deliveries.remove(self.id);
     }
 }
