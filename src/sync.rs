@@ -24,7 +24,7 @@ pub(crate) fn pause(time: Duration) {
 const MAX_NOTES: usize = 256;
 const MAX_NOTERS: usize = 1_000;
 
-/// What was noted last about requests. A caller's new notes push out its own oldest ones only.
+/// The latest notes about requests: so many for each caller. With too many callers, the first one is dropped.
 #[derive(Debug)]
 pub(crate) struct Notes<K, N, V> {
     notes: FastMap<N, V>,

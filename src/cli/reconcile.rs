@@ -45,7 +45,7 @@ struct ReconcileReport {
     missing: Option<Usd>,
     has_new_checkpoint: bool,
     retry_at: Option<String>,
-    /// What became of the checkpoint, for people.
+    /// The state of the checkpoint, as a sentence.
     checkpoint: String,
 }
 

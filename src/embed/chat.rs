@@ -16,7 +16,7 @@ use crate::contract::money::Usd;
 use crate::downstream::caller::Peer;
 use crate::response::Body;
 
-/// Who buys: a [`User`] with `access.mode = "host"`, else a [`Peer`], whose address is the caller in
+/// The buyer: a [`User`] with `access.mode = "host"`, else a [`Peer`], whose address is the caller in
 /// open mode.
 #[derive(Clone, Debug)]
 pub enum Buyer {
@@ -44,7 +44,7 @@ impl From<Peer> for Buyer {
 pub struct ChatReply {
     /// The text of the reply.
     pub content: String,
-    /// What it cost, in millionths of a dollar.
+    /// The amount charged, in micro-dollars.
     pub cost_micros: u64,
     /// The purchase's id, as in the log and in `tollgate purchase list`.
     pub purchase: String,
@@ -60,7 +60,7 @@ pub struct ChatError {
     /// The code of a [problem](https://datatracker.ietf.org/doc/html/rfc9457), such as
     /// `budget_exhausted`; `refused_by_gateway` if the gateway has refused it.
     pub code: String,
-    /// What is wrong, and what helps.
+    /// The problem and its fix, as a sentence.
     pub detail: String,
     /// `no`, `yes` or `unknown`.
     pub charged: String,

@@ -40,7 +40,7 @@ fn sorted(list: &str) -> Vec<String> {
 /// What OpenAI's SDKs send besides, some of it where their settings say so.
 const OF_SDKS: &str = "openai-beta,openai-organization,openai-project,user-agent";
 
-/// What agents for traces in pages send.
+/// Headers that tracing agents in pages send.
 const OF_TRACES: &str = "b3,baggage,elastic-apm-traceparent,newrelic,request-context,request-id,sentry-trace,\
                          traceparent,tracestate,x-b3-traceid,x-datadog-trace-id";
 

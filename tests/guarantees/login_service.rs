@@ -85,7 +85,7 @@ fn hostile_id_token_signs_nobody_in() {
         let text = answer.text();
         assert!(answer.status == status && text.contains(code), "{}: {text}", answer.status);
     };
-    // The same answer would be refused again, so nobody is told to try again.
+    // The same response would be refused again, so the page does not suggest a retry.
     const REFUSED: (u16, &str) = (403, "forbidden");
     const UNAVAILABLE: (u16, &str) = (503, "login_unavailable");
     let changes: &[Change] = &[

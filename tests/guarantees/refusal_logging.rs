@@ -104,7 +104,7 @@ fn refused_purchase_is_one_log_line_and_counted_by_code() {
         assert_eq!((&line["code"], &line["level"]), (&code.into(), &"INFO".into()), "{line}");
         assert_eq!(line["address"], "127.0.0.1", "{line}");
     }
-    // What it costs, and which budget is in the way.
+    // The price, and the budget that does not cover it.
     let detail = logged[0]["detail"].as_str().unwrap();
     let expected = "this costs $0.006; the budget of all callers, $0.001 a day, never covers it";
     assert_eq!(detail, expected);

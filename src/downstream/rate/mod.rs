@@ -155,7 +155,7 @@ fn rate_limited(detail: String, wait: Duration) -> Problem {
     Problem::new(&RATE_LIMITED).detail(detail).retry_after(wait)
 }
 
-/// What is known of the body of a refused purchase.
+/// The known part of a refused purchase's body.
 pub enum Refused<'a> {
     Payload(&'a [u8]),
     /// Its length, if the request says it.

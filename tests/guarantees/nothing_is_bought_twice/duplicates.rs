@@ -12,7 +12,7 @@ use crate::support::{CHAT, Ending, Gate, Reply, STORES, Upstream, VIDEO, until};
 
 /// What an SDK says when it sends something again.
 const AGAIN: (&str, &str) = ("x-stainless-retry-count", "1");
-/// What it says the first time.
+/// The header of a first attempt.
 const FIRST: (&str, &str) = ("x-stainless-retry-count", "0");
 
 fn chat(gate: &Gate) -> Answer {

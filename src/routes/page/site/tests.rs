@@ -101,7 +101,7 @@ async fn site_supports_codings_etags_and_ranges() {
     assert_eq!(text(Some(part)).await.as_deref(), Some("la"));
 }
 
-/// What a browser sees of a file, with the built-in page's rules as the measure.
+/// Compares the responses for a file with those for the built-in page.
 #[tokio::test]
 async fn ranges_and_conditions_are_those_of_the_built_in_page() {
     let folder = folder();
