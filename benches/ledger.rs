@@ -66,7 +66,7 @@ async fn buy(ledger: &Store, price: Usd) -> Outcome {
         within: Duration::ZERO,
         clock_skew: Duration::ZERO,
         delivered_since: None,
-        is_separate: false,
+        separate_from: Vec::new(),
     });
     let (caller, model) = ("192.0.2.7".into(), "alpha".into());
     let service = Service::Chat;

@@ -212,7 +212,7 @@ async fn buy(ledger: &Store, turns: &Turns) -> Outcome<(Duration, Duration)> {
         within: Duration::ZERO,
         clock_skew: Duration::ZERO,
         delivered_since: None,
-        is_separate: false,
+        separate_from: Vec::new(),
     };
     let reservation = Reservation {
         id,

@@ -24,12 +24,13 @@ pub(crate) fn pause(time: Duration) {
 const MAX_NOTES: usize = 256;
 const MAX_NOTERS: usize = 1_000;
 
-/// The latest notes about requests: so many for each caller. With too many callers, the first one is dropped.
+/// The latest notes about requests: so many for each caller. With too many callers, the one whose last
+/// note is the oldest is dropped.
 #[derive(Debug)]
 pub(crate) struct Notes<K, N, V> {
     notes: FastMap<N, V>,
     by_caller: FastMap<K, VecDeque<N>>,
-    /// In the order of their first notes.
+    /// In the order of their last notes.
     callers: VecDeque<K>,
 }
 
@@ -52,10 +53,9 @@ impl<K: Clone + Eq + Hash, N: Copy + Eq + Hash, V> Notes<K, N, V> {
         if self.notes.insert(of, note).is_some() {
             return;
         }
-        let own = self.by_caller.entry(caller.clone()).or_insert_with(|| {
-            self.callers.push_back(caller.clone());
-            VecDeque::new()
-        });
+        self.callers.retain(|known| known != caller);
+        self.callers.push_back(caller.clone());
+        let own = self.by_caller.entry(caller.clone()).or_default();
         own.push_back(of);
         if own.len() > MAX_NOTES
             && let Some(oldest) = own.pop_front()
@@ -176,11 +176,13 @@ mod tests {
     #[test]
     fn callers_with_notes_are_bounded() {
         let mut notes = Notes::default();
-        for caller in 0..=MAX_NOTERS {
+        for caller in 0..MAX_NOTERS {
             notes.insert(&caller, caller, ());
         }
-        assert_eq!((notes.get(&0), notes.get(&1)), (None, Some(&())));
-        let sizes = [notes.notes.len(), notes.by_caller.len(), notes.callers.len()];
+        notes.insert(&0, MAX_NOTERS, ());
+        notes.insert(&MAX_NOTERS, MAX_NOTERS + 1, ());
+        assert_eq!((notes.get(&0), notes.get(&1), notes.get(&2)), (Some(&()), None, Some(&())));
+        let sizes = [notes.notes.len() - 1, notes.by_caller.len(), notes.callers.len()];
         assert_eq!(sizes, [MAX_NOTERS; 3]);
     }
 }

@@ -199,9 +199,12 @@ impl Authenticator {
             }
             (AuthMode::Open, _) => return Ok((address, Session::default())),
             (_, Credentials::Missing) => return Err(Problem::new(&MISSING_CREDENTIALS)),
-            (_, Credentials::Malformed) | (AuthMode::Jwt(_), Credentials::Cookie(_)) => Err(
-                Denied::Invalid("malformed or several Authorization headers or session cookies"),
-            ),
+            (_, Credentials::Malformed) => Err(Denied::Invalid(
+                "malformed or several Authorization headers or session cookies",
+            )),
+            (AuthMode::Jwt(_), Credentials::Cookie(_)) => {
+                Err(Denied::Invalid("a session cookie, where a JWT was expected"))
+            }
             (AuthMode::Members(members), Credentials::Token(token)) => members.by_token(token),
             (AuthMode::Members(members), Credentials::Cookie(value)) => members.by_login(value),
             (AuthMode::Oidc(oidc), Credentials::Cookie(value)) => {

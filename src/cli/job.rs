@@ -19,7 +19,7 @@ pub enum JobCommand {
         /// Only videos that are being made
         #[arg(long)]
         open: bool,
-        /// At most so many
+        /// The most rows to print
         #[arg(long, value_name = "COUNT", default_value = "200")]
         limit: usize,
         /// Output format

@@ -44,7 +44,7 @@ pub struct Filter {
     /// Only those of this caller, as `tollgate usage --by caller` names it: member:ann
     #[arg(long, value_name = "CALLER")]
     caller: Option<String>,
-    /// At most so many
+    /// The most rows to print
     #[arg(long, value_name = "COUNT")]
     limit: Option<usize>,
     /// Output format

@@ -165,7 +165,7 @@ where
         scope.mark_body_read();
     }
     if call.route.class == Class::Paid {
-        // The parts of a form are separated otherwise in each attempt.
+        // Each attempt separates the parts of a form by another boundary.
         let payload = payload.as_deref().filter(|_| !has_form(&call.head.headers));
         let refused = payload.map_or(Refused::Unread(length), Refused::Payload);
         config.limiter.note_refusal(&call.caller, call.head.uri.path(), refused);

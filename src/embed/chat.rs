@@ -14,7 +14,9 @@ use super::Tollgate;
 use crate::access::User;
 use crate::contract::money::Usd;
 use crate::downstream::caller::Peer;
+use crate::problem::REPLAYED;
 use crate::response::Body;
+use crate::routes::RETRY_COUNT;
 
 /// The buyer: a [`User`] with `access.mode = "host"`, else a [`Peer`], whose address is the caller in
 /// open mode.
@@ -44,8 +46,10 @@ impl From<Peer> for Buyer {
 pub struct ChatReply {
     /// The text of the reply.
     pub content: String,
-    /// The amount charged, in micro-dollars.
+    /// The amount charged, in micro-dollars. A replay has the cost of its purchase, and is not charged again.
     pub cost_micros: u64,
+    /// Whether this is the reply of an earlier call whose future was dropped.
+    pub replayed: bool,
     /// The purchase's id, as in the log and in `tollgate purchase list`.
     pub purchase: String,
 }
@@ -72,8 +76,8 @@ impl Tollgate {
     /// Buys a chat reply, as `POST /api/v1/chat` does: with the same validation, limits, budgets and
     /// ledger. `messages` are roles and texts, in order.
     ///
-    /// Once this is polled, dropping the future does not stop the purchase. A call that repeats one
-    /// whose future was dropped gets its reply. To repeat a purchase after a crash, send a request
+    /// Identical calls at the same time buy a reply each. Once this is polled, dropping the future does
+    /// not stop the purchase, and a call that repeats it gets its reply. To repeat a purchase after a crash, send a request
     /// with an `Idempotency-Key` to the service.
     ///
     /// ```
@@ -105,6 +109,8 @@ impl Tollgate {
         let headers = request.headers_mut();
         headers.insert(HOST, http::HeaderValue::from_static("localhost"));
         headers.insert(CONTENT_TYPE, http::HeaderValue::from_static("application/json"));
+        // The caller sees whether its future was dropped, so another call is no retry.
+        headers.insert(RETRY_COUNT, http::HeaderValue::from_static("0"));
         let peer = match caller.into() {
             Buyer::Peer(peer) => peer,
             Buyer::User(user) => {
@@ -142,24 +148,25 @@ async fn read(response: Response<Body>) -> Result<ChatReply, ChatError> {
     let cost: Option<Usd> = text("tollgate-cost").and_then(|cost| cost.parse().ok());
     let body = body.collect().await.map(|body| body.to_bytes()).unwrap_or_default();
     let (status, is_success) = (head.status.as_u16(), head.status.is_success());
+    let seconds = text(RETRY_AFTER.as_str()).and_then(|seconds| seconds.parse().ok());
+    let retry_after = seconds.map(Duration::from_secs);
     let refused = |code: &str, charged: &str| ChatError {
         status,
         code: code.to_owned(),
-        detail: String::from_utf8_lossy(&body).into_owned(),
+        detail: format!("the gateway answered with {status}: {}", String::from_utf8_lossy(&body)),
         charged: charged.to_owned(),
-        retry_after: None,
+        retry_after,
     };
     if is_success {
         let reply: Reply =
             serde_json::from_slice(&body).map_err(|_| refused("unreadable_reply", "yes"))?;
         let purchase = text("tollgate-purchase").unwrap_or_default().to_owned();
         let cost_micros = cost.unwrap_or_default().as_micros();
-        return Ok(ChatReply { content: reply.message.content, cost_micros, purchase });
+        let replayed = head.headers.contains_key(REPLAYED);
+        return Ok(ChatReply { content: reply.message.content, cost_micros, replayed, purchase });
     }
     let Ok(Refusal { code, detail, charged }) = serde_json::from_slice(&body) else {
         return Err(refused("refused_by_gateway", "no"));
     };
-    let seconds = text(RETRY_AFTER.as_str()).and_then(|seconds| seconds.parse().ok());
-    let retry_after = seconds.map(Duration::from_secs);
     Err(ChatError { status, code, detail, charged, retry_after })
 }

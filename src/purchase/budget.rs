@@ -60,14 +60,14 @@ impl Hold {
         context: &Arc<PurchaseContext>,
         purchase: &Arc<PurchaseRequest>,
         awaited: Option<PurchaseId>,
-        is_separate: bool,
+        separate_from: &[PurchaseId],
     ) -> Result<Placed, Problem> {
         let PurchaseContext { ledger, rate_limit, refusals, binding, terms, .. } = &**context;
         let mut reservation = reservation(purchase, terms, refusals);
         reservation.requires.earlier = awaited;
         let fingerprint = match &mut reservation.dedupe_key {
             store::DedupeKey::Fingerprint(check) => {
-                check.is_separate = is_separate;
+                check.separate_from = separate_from.to_vec();
                 Some(check.fingerprint)
             }
             store::DedupeKey::IdempotencyKey { .. } | store::DedupeKey::Quote { .. } => None,
@@ -322,7 +322,7 @@ pub(super) fn reservation(
                 clock_skew: terms.dedupe_window,
                 delivered_since: is_retry
                     .then(|| refusals.last(&[fingerprint]).max(purchase.refused_at)),
-                is_separate: false,
+                separate_from: Vec::new(),
             })
         }
     };

@@ -95,7 +95,8 @@ impl RunningPurchases {
     }
 
     /// Returns whether a call that is no retry, by its own words, only looks like an earlier purchase: a
-    /// client of this process still waits for that one. Any other match may be a resent request.
+    /// client of this process still waits for that one. Any other match may be a resent request, so
+    /// each match is judged on its own.
     pub(super) fn is_separate(
         &self,
         purchase: &PurchaseRequest,

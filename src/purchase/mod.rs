@@ -105,7 +105,7 @@ impl Purchases {
     async fn complete(&self, purchase: &Arc<PurchaseRequest>) -> Outcome {
         let PurchaseContext { running, binding, jobs, terms, .. } = &*self.context;
         let give_up = clock::now() + terms.join_timeout;
-        let (mut awaited, mut is_separate) = (None, false);
+        let (mut awaited, mut separate_from) = (None, Vec::new());
         // Give the gateway a moment to report its account and balance.
         binding.wait_for_check().await;
         // Hold: one ledger step finds duplicates, checks budgets and balance, and holds the price.
@@ -113,13 +113,13 @@ impl Purchases {
         let (open, hold) = loop {
             // Registered first, so that a duplicate found in the ledger finds it running.
             let open = running.register(purchase);
-            match Hold::place(&self.context, purchase, awaited, is_separate).await {
+            match Hold::place(&self.context, purchase, awaited, &separate_from).await {
                 Err(problem) => return open.publish(Err(problem)),
                 Ok(Placed::Held(hold)) => break (open, hold),
                 Ok(Placed::Duplicate(earlier)) => {
                     drop(open);
-                    if !is_separate && running.is_separate(purchase, &earlier) {
-                        is_separate = true;
+                    if running.is_separate(purchase, &earlier) {
+                        separate_from.push(earlier.id);
                         continue;
                     }
                     awaited = Some(earlier.id);

@@ -35,6 +35,7 @@ use http::header::{CACHE_CONTROL, VARY};
 
 use self::api::Passthrough;
 use self::changes::KeyedChange;
+pub(crate) use self::purchases::RETRY_COUNT;
 use crate::access::Authenticator;
 use crate::contract::selection::Selection;
 use crate::downstream::route::Class;

@@ -14,7 +14,7 @@ use crate::validate::IgnoredFields;
 
 const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 /// How many attempts came before. OpenAI's SDKs set it.
-const RETRY_COUNT: HeaderName = HeaderName::from_static("x-stainless-retry-count");
+pub(crate) const RETRY_COUNT: HeaderName = HeaderName::from_static("x-stainless-retry-count");
 const MAX_KEY_LEN: usize = 255;
 const TOLLGATE_COST: HeaderName = HeaderName::from_static("tollgate-cost");
 const TOLLGATE_IGNORED: HeaderName = HeaderName::from_static("tollgate-ignored");

@@ -93,9 +93,9 @@ pub struct DuplicateCheck {
     /// [`RecentRefusals::last`](super::RecentRefusals::last). `None` unless the client says that it
     /// retries.
     pub delivered_since: Option<Duration>,
-    /// The client says that it does not retry, and somebody else waits for the identical purchase. Only
-    /// an unknown outcome still matches.
-    pub is_separate: bool,
+    /// The identical purchases that other clients wait for, if this client says that it does not retry.
+    /// They match only if their outcome is unknown.
+    pub separate_from: Vec<PurchaseId>,
 }
 
 #[derive(Clone, Debug)]

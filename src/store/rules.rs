@@ -5,8 +5,8 @@ use std::ops::Range;
 use std::time::Duration;
 
 use super::{
-    CreditWatermark, DuplicateCheck, OverBudget, PeriodSpend, PurchaseState, RemainingCredit,
-    ReserveError, ScopeKind, Settlement, Unavailable,
+    CreditWatermark, DuplicateCheck, OverBudget, PeriodSpend, PurchaseId, PurchaseState,
+    RemainingCredit, ReserveError, ScopeKind, Settlement, Unavailable,
 };
 use crate::clock::Date;
 use crate::contract::money::{Period, SpendLimit, Thresholds, Usd};
@@ -34,10 +34,11 @@ pub(super) fn is_expired(
 /// caller may not have seen the reply. One that is still running has duplicates unless they are separate.
 pub(super) fn is_duplicate(
     duplicate: &DuplicateCheck,
+    id: PurchaseId,
     (state, ended, is_delivered): (PurchaseState, Duration, bool),
 ) -> bool {
     state == PurchaseState::Unknown
-        || !duplicate.is_separate
+        || !duplicate.separate_from.contains(&id)
             && (!is_delivered || duplicate.delivered_since.is_some_and(|since| ended >= since))
 }
 

@@ -11,6 +11,7 @@ use tower::ServiceExt;
 
 use super::wire::exchange;
 use super::{CHAT, users_server};
+use crate::support::eventually;
 
 const PEER: Peer = Peer(SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 9));
 
@@ -66,8 +67,32 @@ async fn chat_is_bought_from_rust_and_refused_with_what_it_cost() {
 
     let open = Tollgate::new(Config::sandbox().instant()).unwrap();
     let reply = open.chat(PEER, "eta-5-mini", &[("user", "Hello")]).await.unwrap();
-    assert_eq!(reply.cost_micros, 3_000);
+    assert_eq!((reply.cost_micros, reply.replayed), (3_000, false));
     open.shutdown().await;
+}
+
+#[tokio::test]
+async fn equal_chats_at_once_are_bought_apart_and_a_dropped_one_is_replayed() {
+    let gate = gate();
+    let hello = || gate.chat(user("ada"), "eta-5-mini", &[("user", "Hello")]);
+    let (one, two, three) = tokio::join!(hello(), hello(), hello());
+    let ids = [one, two, three].map(|reply| {
+        let reply = reply.unwrap();
+        assert!(!reply.replayed, "{reply:?}");
+        reply.purchase
+    });
+    assert!(ids[0] != ids[1] && ids[1] != ids[2] && ids[0] != ids[2], "{ids:?}");
+    assert_eq!(gate.sandbox().unwrap().charged_micros, 9_000);
+
+    let mut dropped = Box::pin(hello());
+    assert!(futures_util::poll!(&mut dropped).is_pending());
+    let is_bought = async || gate.sandbox().unwrap().charged_micros == 12_000;
+    eventually("it is bought", is_bought).await;
+    drop(dropped);
+    let again = hello().await.unwrap();
+    assert!(again.replayed && !ids.contains(&again.purchase), "{again:?}");
+    assert_eq!(gate.sandbox().unwrap().charged_micros, 12_000);
+    gate.shutdown().await;
 }
 
 #[tokio::test]

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use tollgate::contract::money::Usd;
 use tollgate::store::{
-    AccountStatus, DedupeKey, EarlierReply, PurchaseState, Reservation, ReserveError, Settlement,
-    StoreCapacity,
+    AccountStatus, DedupeKey, EarlierReply, PurchaseId, PurchaseState, Reservation, ReserveError,
+    Settlement, StoreCapacity,
 };
 
 use crate::fixture::*;
@@ -25,7 +25,7 @@ on_every_backend!(
     delivered_reply_is_joined_only_if_later_than_the_last_refusal,
     purchase_that_ended_in_the_future_has_no_duplicate,
     duplicate_joins_an_unknown_purchase_even_if_delivered,
-    separate_purchase_matches_an_unknown_one_only,
+    separate_purchase_matches_others_and_an_unknown_one,
     released_purchase_has_no_duplicate,
     purchase_id_is_accepted_once,
     clock_jump_frees_no_key_of_a_sent_purchase,
@@ -213,20 +213,24 @@ async fn duplicate_joins_an_unknown_purchase_even_if_delivered(fixture: Fixture)
     );
 }
 
-async fn separate_purchase_matches_an_unknown_one_only(fixture: Fixture) {
-    let separate = || {
+async fn separate_purchase_matches_others_and_an_unknown_one(fixture: Fixture) {
+    let separate = |from: &[PurchaseId]| {
         let mut reservation = fixture.duplicate("p", START, true);
         if let DedupeKey::Fingerprint(duplicate) = &mut reservation.dedupe_key {
-            duplicate.is_separate = true;
+            duplicate.separate_from = from.to_vec();
         }
         reservation
     };
     let first = fixture.send(&fixture.duplicate("p", START, false)).await;
-    let second = fixture.send(&separate()).await;
+    let second = fixture.send(&separate(&[first])).await;
+    assert_eq!(fixture.known(&separate(&[first])).await.id, second);
+    assert_eq!(fixture.known(&separate(&[second])).await.id, first);
     fixture.settle(first, charged(PRICE, "hello")).await;
-    let third = fixture.send(&separate()).await;
+    assert_eq!(fixture.known(&separate(&[second])).await.id, first);
+    let third = fixture.send(&separate(&[first, second])).await;
     fixture.settle(second, Settlement::Unknown).await;
-    assert_eq!(fixture.known(&separate()).await.id, second);
+    let all = [first, second, third];
+    assert_eq!(fixture.known(&separate(&all)).await.id, second);
     assert_eq!(fixture.known(&fixture.duplicate("p", START, false)).await.id, third);
 }
 

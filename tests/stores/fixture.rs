@@ -174,7 +174,7 @@ impl Fixture {
             within,
             clock_skew: ahead,
             delivered_since,
-            is_separate: false,
+            separate_from: Vec::new(),
         });
         Reservation { dedupe_key: claim, ..reservation("ann", PRICE) }
     }
@@ -299,7 +299,7 @@ pub(crate) fn reservation(caller: &str, price: Usd) -> Reservation {
         within,
         clock_skew: ahead,
         delivered_since: None,
-        is_separate: false,
+        separate_from: Vec::new(),
     });
     Reservation {
         id,

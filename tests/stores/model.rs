@@ -72,7 +72,7 @@ enum Claimed {
         fingerprint: u8,
         window: Duration,
         delivered: Option<Duration>,
-        is_separate: bool,
+        separate: Vec<prop::sample::Index>,
     },
 }
 
@@ -93,16 +93,17 @@ fn verbs() -> impl Strategy<Value = Verb> {
         (0..4_u8, 0..2_u8).prop_map(|(key, payload)| Claimed::Key(key, payload)),
         (0..4_u8, vec(0..4_u8, 0..3), 0..2_u8)
             .prop_map(|(key, others, payload)| Claimed::Quote(key, others, payload)),
-        (0..4_u8, 0..60_u64, prop::option::weighted(0.2, 0..60_u64), prop::bool::weighted(0.2),)
-            .prop_map(|(fingerprint, window, delivered, is_separate)| {
+        (0..4_u8, 0..60_u64, prop::option::weighted(0.2, 0..60_u64), vec(which(), 0..4)).prop_map(
+            |(fingerprint, window, delivered, separate)| {
                 let window = Duration::from_secs(window);
                 Claimed::Fingerprint {
                     fingerprint,
                     window,
                     delivered: delivered.map(Duration::from_secs),
-                    is_separate,
+                    separate,
                 }
-            }),
+            }
+        ),
     ];
     let ending = prop_oneof![
         3 => (0..20_u64, prop::option::of("[a-z]{0,30}"), 0..100_u64).prop_map(|(cost, body, keep)| {
@@ -354,13 +355,13 @@ impl All {
                 others: others.iter().map(|key| [*key; 32]).collect(),
                 payload: [payload; 32],
             },
-            Claimed::Fingerprint { fingerprint, window, delivered, is_separate } => {
+            Claimed::Fingerprint { fingerprint, window, delivered, separate } => {
                 DedupeKey::Fingerprint(DuplicateCheck {
                     fingerprint: [fingerprint; 32],
                     within: window,
                     clock_skew: window,
                     delivered_since: delivered.map(|ago| self.oracle.now.saturating_sub(ago)),
-                    is_separate,
+                    separate_from: separate.iter().filter_map(|which| self.pick(which)).collect(),
                 })
             }
         };

@@ -186,14 +186,15 @@ impl Oracle {
                     Some(DedupeKey::Fingerprint(held)) => held.fingerprint == duplicate.fingerprint,
                     _ => false,
                 };
+                let is_separate = |entry: &Entry| duplicate.separate_from.contains(&entry.row.id);
                 let repeats = |entry: &&Entry| match entry.row.ended_at {
-                    None => !duplicate.is_separate,
+                    None => !is_separate(entry),
                     Some(ended) => {
                         let is_new = duplicate.delivered_since.is_some_and(|since| ended >= since);
                         let is_unknown = entry.row.state == PurchaseState::Unknown;
                         let (since, until) =
                             (self.now - duplicate.within, self.now + duplicate.clock_skew);
-                        let is_likely = !duplicate.is_separate && (!entry.is_delivered || is_new);
+                        let is_likely = !is_separate(entry) && (!entry.is_delivered || is_new);
                         (since..=until).contains(&ended) && (is_unknown || is_likely)
                     }
                 };

@@ -28,7 +28,7 @@ async fn again_after_a_cut(after_authorization: bool) -> Placed {
     let waiting = cut.waiters.add(Session::default());
     timeout(SOON, endless.complete(&cut)).await.expect_err("it has no end");
     drop(waiting);
-    Hold::place(&Arc::new(context), &keyed(), None, false).await.unwrap()
+    Hold::place(&Arc::new(context), &keyed(), None, &[]).await.unwrap()
 }
 
 #[tokio::test(start_paused = true)]

@@ -59,7 +59,7 @@ const ENDINGS: [&str; 4] = ["", ".br", ".zst", ".gz"];
 const INDEX: &str = "index.html";
 /// Names that others look for are below it (RFC 8615).
 pub const WELL_KNOWN: &str = ".well-known";
-/// What [`Site`] decides itself, because the file service goes by times.
+/// The request headers that [`Site`] evaluates itself, because the file service compares times.
 const CONDITIONS: [HeaderName; 6] =
     [IF_MATCH, IF_MODIFIED_SINCE, IF_NONE_MATCH, IF_RANGE, IF_UNMODIFIED_SINCE, RANGE];
 

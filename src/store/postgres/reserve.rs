@@ -63,13 +63,13 @@ macro_rules! reserve {
    ORDER BY array_position($22::bytea[], key) LIMIT 1)
   UNION ALL
   (SELECT 2, number, id, state, price_micros, keep_until, false
-   FROM purchases WHERE fingerprint = $9::bytea AND ended_at IS NULL AND NOT $25::boolean LIMIT 1)
+   FROM purchases WHERE fingerprint = $9::bytea AND ended_at IS NULL AND id <> ALL($25::uuid[]) LIMIT 1)
   UNION ALL
   (SELECT 3, number, id, state, coalesce(cost_micros, price_micros), keep_until, false
    FROM purchases, t
    WHERE fingerprint = $9::bytea AND ended_at IS NOT NULL
      AND t.now - ended_at <= $10::bigint AND ended_at - t.now <= $11::bigint
-     AND (state = 'unknown' OR NOT $25::boolean AND (NOT delivered OR ended_at >= $12::bigint))
+     AND (state = 'unknown' OR id <> ALL($25::uuid[]) AND (NOT delivered OR ended_at >= $12::bigint))
    ORDER BY ended_at DESC, number DESC LIMIT 1)
   ORDER BY rank LIMIT 1
 ), scopes AS MATERIALIZED (
@@ -239,6 +239,8 @@ pub(super) fn step(
         DedupeKey::Quote { key, others, payload } => (Some(key), &**others, Some(payload), None),
         DedupeKey::Fingerprint(duplicate) => (None, &[][..], None, Some(duplicate)),
     };
+    let separate = duplicate.map_or(&[][..], |duplicate| &duplicate.separate_from);
+    let separate: Vec<_> = separate.iter().map(|id| id.0).collect();
     let (key, payload) = (key.map(|key| key.to_vec()), payload.map(|payload| payload.to_vec()));
     let others: Vec<_> = others.iter().map(|key| key.to_vec()).collect();
     let (budgets, requires) = (&reservation.budgets, &reservation.requires);
@@ -273,7 +275,7 @@ pub(super) fn step(
         others,
         requires.name.as_deref().map(str::to_owned),
         requires.earlier.map(|earlier| earlier.0),
-        duplicate.is_some_and(|duplicate| duplicate.is_separate),
+        separate,
     );
     if !budgets.thresholds.is_none() {
         reserve.sql = RESERVE_AND_REPORT;

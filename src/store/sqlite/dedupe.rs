@@ -96,10 +96,11 @@ impl Ledger {
         duplicate: &DuplicateCheck,
         now: Duration,
     ) -> Result<Option<ReserveError>> {
-        let find = "SELECT state, ended_at, delivered FROM purchases
+        let find = "SELECT id, state, ended_at, delivered FROM purchases
             WHERE number = ? AND fingerprint = ?";
         let end = |row: &Row<'_>| {
-            Ok((column::state(row, 0)?, column::moment_or_none(row, 1)?, row.get(2)?))
+            let (state, ended) = (column::state(row, 1)?, column::moment_or_none(row, 2)?);
+            Ok((column::id(row, 0)?, state, ended, row.get(3)?))
         };
         let fingerprint = &duplicate.fingerprint;
         let (since, until) =
@@ -107,18 +108,18 @@ impl Ledger {
         let (mut latest, mut looked_back) = (None, 0);
         let running = self.dedupe_keys.borrow().search(statements, fingerprint, |number| {
             let found = statements.first(find, params![number, fingerprint], end)?;
-            let Some((state, ended, is_delivered)) = found else {
+            let Some((id, state, ended, is_delivered)) = found else {
                 return Ok(ControlFlow::Continue(()));
             };
             let Some(ended) = ended else {
-                let is_separate = duplicate.is_separate;
+                let is_separate = duplicate.separate_from.contains(&id);
                 return Ok(if is_separate {
                     ControlFlow::Continue(())
                 } else {
                     ControlFlow::Break(Some(number))
                 });
             };
-            let is_duplicate = rules::is_duplicate(duplicate, (state, ended, is_delivered));
+            let is_duplicate = rules::is_duplicate(duplicate, id, (state, ended, is_delivered));
             if is_duplicate && since <= ended && ended <= until {
                 latest = latest.max(Some((ended, number)));
             }

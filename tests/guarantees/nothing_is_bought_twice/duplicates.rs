@@ -89,6 +89,39 @@ fn call_that_is_no_retry_is_bought_while_an_earlier_reply_is_being_read() {
     }
 }
 
+/// One of several samples is lost and sent again.
+#[test]
+fn resent_call_joins_the_lost_one_and_not_those_that_others_wait_for() {
+    const AT_ONCE: usize = 3;
+    for store in STORES {
+        for lost in 0..AT_ONCE {
+            let latch = Latch::new();
+            let upstream = Upstream::start(move |received| {
+                Reply::chat(&format!("answer {}", received.number)).when(latch)
+            });
+            let gate = Gate::start(&upstream, store);
+            let mut clients: Vec<_> = (0..AT_ONCE).map(|_| gate.client()).collect();
+            for (sent, client) in clients.iter_mut().enumerate() {
+                client.send("POST", "/api/v1/chat", &[FIRST], CHAT);
+                upstream.wait_for(sent + 1);
+            }
+            drop(clients.remove(lost));
+            gate.wait_for_clients(AT_ONCE - 1);
+            let mut resent = gate.client();
+            resent.send("POST", "/api/v1/chat", &[FIRST], CHAT);
+            gate.catch_up();
+            latch.open();
+            let answer = resent.answer();
+            assert!(is_replay(&answer), "{store}, {lost}: {}", answer.text());
+            assert!(answer.text().contains(&format!("answer {lost}")), "{}", answer.text());
+            for client in &mut clients {
+                assert!(!is_replay(&client.answer()), "{store}, {lost}");
+            }
+            assert_eq!(upstream.charges(), [6_000; AT_ONCE], "{store}, {lost}");
+        }
+    }
+}
+
 /// A browser sends a request again with the same headers when its connection dies, and a program may call
 /// again after its SDK has given up.
 #[test]
