@@ -74,8 +74,8 @@ fn key_of_another_account_sells_nothing_until_the_ledger_is_assigned_to_it() {
     let file = Connection::open(fixture.path()).unwrap();
     let count = |query: &str| file.query_row(query, [], |row| row.get::<_, u64>(0)).unwrap();
     assert_eq!(count("SELECT count(*) FROM account_keys WHERE retired IS NOT NULL"), 2);
-    assert_eq!(count("SELECT count(*) FROM checks WHERE purchases IS NOT NULL"), 0);
-    assert!(count("SELECT count(*) FROM checks") >= 2, "they are history");
+    assert_eq!(count("SELECT count(*) FROM checkpoints WHERE purchases IS NOT NULL"), 0);
+    assert!(count("SELECT count(*) FROM checkpoints") >= 2, "they are history");
 }
 
 #[test]

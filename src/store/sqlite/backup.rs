@@ -1,10 +1,9 @@
 //! Copies a ledger into a new file, also while a server sells from it.
 
-use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use nix::fcntl::{AT_FDCWD, RenameFlags, renameat2};
@@ -30,38 +29,6 @@ impl SqliteStore {
         let (connection, _) = file::connect(&canonical_path(path), Purpose::Read)?;
         copy(&connection, target).map_err(OpenError::at(target))
     }
-}
-
-/// Keeps the file as it was before its migration to `version`, and deletes the copy of an earlier
-/// migration.
-pub(super) fn copy_before_migration(connection: &Connection, version: i64) -> Result<(), Reason> {
-    let Some(path) = connection.path().filter(|path| !path.is_empty()) else { return Ok(()) };
-    let path = Path::new(path);
-    for earlier in copies_before_migrations(path) {
-        fs::remove_file(earlier)?;
-    }
-    let target = with_suffix(path, &format!(".before-{version}"));
-    copy(connection, &target).map(|_| ()).map_err(|Reason { cause, text }| {
-        let needed = file::size_of(path).div_ceil(1 << 20);
-        let shown = target.display();
-        let why = format!(
-            "it must be migrated, and its copy {shown} cannot be made: {text}; the copy needs up to \
-             {needed} MiB"
-        );
-        Reason::new(cause, why)
-    })
-}
-
-fn copies_before_migrations(path: &Path) -> Vec<PathBuf> {
-    let prefix = with_suffix(path, ".before-");
-    let name = prefix.file_name().unwrap_or_default().as_encoded_bytes();
-    let folder = path.parent().unwrap_or(Path::new("."));
-    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
-    let is_copy = |file: &OsString| {
-        let version = file.as_encoded_bytes().strip_prefix(name);
-        version.is_some_and(|version| !version.is_empty() && version.iter().all(u8::is_ascii_digit))
-    };
-    entries.map(|entry| entry.file_name()).filter(is_copy).map(|file| folder.join(file)).collect()
 }
 
 fn copy(source: &Connection, target: &Path) -> Result<Backup, Reason> {

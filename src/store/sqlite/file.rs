@@ -133,6 +133,11 @@ fn check_version(kind: FileKind, purpose: Purpose) -> Result<(), Reason> {
     let newest = schema::newest_version();
     Err(match (kind, purpose) {
         (FileKind::Foreign, _) => "it is not a tollgate ledger".into(),
+        (FileKind::BeforeRelease, _) => {
+            "a tollgate before the first release made it, and this one cannot read it; \
+             move it away to start a new ledger"
+                .into()
+        }
         (FileKind::Ledger(version), _) if version > newest => Reason::new(
             Cause::NewerVersion,
             format!("its version is {version}; this tollgate supports versions up to {newest}"),
@@ -161,6 +166,17 @@ pub(super) fn check_whole_pages(connection: &Connection, path: &Path) -> Result<
     }
 }
 
+/// How many dedupe keys are missing from their index.
+const MISSING_DEDUPE_KEYS: &str = "SELECT count(*) FROM purchase_keys AS expected
+    WHERE number <= coalesce((SELECT keys_through FROM identity), 0)
+        AND NOT EXISTS (SELECT 1 FROM dedupe_keys AS found
+            WHERE found.key = expected.key AND found.number = expected.number)";
+
+/// How much each purchase counts.
+const COUNTED: &str = "SELECT caller, day, month, CASE state WHEN 'released' THEN 0
+        WHEN 'charged' THEN cost_micros ELSE price_micros END AS micros, group_name, token
+    FROM purchases";
+
 /// Checks the file's structure, its indexes, its times, its counters and its dedupe keys. Reads the
 /// whole file. Only damage has the cause [`Cause::Damaged`]; the check itself may fail, too.
 pub(super) fn check_integrity(connection: &mut Connection) -> Result<(), Reason> {
@@ -182,18 +198,14 @@ pub(super) fn check_integrity(connection: &mut Connection) -> Result<(), Reason>
     if earlier != 0 {
         return Err(damaged(format!("{earlier} purchases have a time before 1970")));
     }
-    let version =
-        view.pragma_query_value(None, "user_version", |row| row.get(0)).map_err(failed)?;
-    let wrong = count_wrong_counters(&view, version).map_err(failed)?;
+    let wrong = count_wrong_counters(&view).map_err(failed)?;
     if wrong != 0 {
         let why = format!("{wrong} counters differ from the sum of their purchases");
         return Err(damaged(why));
     }
-    if let Some(missing) = schema::missing_dedupe_keys(version) {
-        let missing: i64 = view.query_row(missing, [], |row| row.get(0)).map_err(failed)?;
-        if missing != 0 {
-            return Err(damaged(format!("{missing} dedupe keys are missing from their index")));
-        }
+    let missing: i64 = view.query_row(MISSING_DEDUPE_KEYS, [], |row| row.get(0)).map_err(failed)?;
+    if missing != 0 {
+        return Err(damaged(format!("{missing} dedupe keys are missing from their index")));
     }
     view.commit().map_err(failed)
 }
@@ -201,7 +213,7 @@ pub(super) fn check_integrity(connection: &mut Connection) -> Result<(), Reason>
 /// Counts the counters that are not the sum of their purchases. The sums are made here, because
 /// SQLite would sort all purchases for them, and by a hash of each counter's name, because there
 /// may be a million callers.
-fn count_wrong_counters(view: &Connection, version: i64) -> rusqlite::Result<usize> {
+fn count_wrong_counters(view: &Connection) -> rusqlite::Result<usize> {
     let mut differences = HashMap::<[u8; 16], i64>::new();
     let mut add = |scope: [&[u8]; 2], unit: &[u8], period: i64, micros: i64| {
         let mut hasher = blake3::Hasher::new();
@@ -212,7 +224,7 @@ fn count_wrong_counters(view: &Connection, version: i64) -> rusqlite::Result<usi
         let sum = differences.entry(counter).or_default();
         *sum = sum.saturating_add(micros);
     };
-    let mut purchases = view.prepare(schema::counted(version))?;
+    let mut purchases = view.prepare(COUNTED)?;
     let mut rows = purchases.query([])?;
     while let Some(row) = rows.next()? {
         let micros = row.get::<_, Option<i64>>(3)?.unwrap_or(0);

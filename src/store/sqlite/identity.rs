@@ -17,11 +17,10 @@ use rusqlite::{Connection, OptionalExtension, params};
 use uuid::Uuid;
 
 use super::StoreError;
-use super::schema::{self, FileKind};
+use super::schema::{FileKind, IS_RUNNING};
 use crate::store::{Cause, Reason, Unavailable};
 
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
-const FIRST_VERSION: i64 = 4;
 /// A UUIDv7 follows. It has the time of the loss for which the ledger was renamed; 0 without one.
 const NAME_PREFIX: &str = "durable-";
 /// The process ended, but the system did not, so the file has all that was written to it.
@@ -90,13 +89,15 @@ impl LedgerIdentity {
         let (name, suspicion, forgets) = match (stored, recorded) {
             (None, recorded) => {
                 let suspicion = match kind {
-                    FileKind::Ledger(..FIRST_VERSION) => Some("its version is older"),
                     FileKind::Ledger(_) if recorded.is_some() => Some(OTHER_COPY),
                     FileKind::Ledger(_) if has_purchases(connection)? => {
                         Some("its identity is missing")
                     }
                     // Made by a command: no server has had it.
-                    FileKind::Ledger(_) | FileKind::Empty | FileKind::Foreign => None,
+                    FileKind::Ledger(_)
+                    | FileKind::Empty
+                    | FileKind::BeforeRelease
+                    | FileKind::Foreign => None,
                 };
                 (name_of(Duration::ZERO), suspicion, false)
             }
@@ -180,11 +181,10 @@ fn suspicion(
 }
 
 fn stored(connection: &Connection, kind: FileKind) -> rusqlite::Result<Option<StoredIdentity>> {
-    let FileKind::Ledger(version @ FIRST_VERSION..) = kind else { return Ok(None) };
-    let is_running = schema::is_running(version);
+    let FileKind::Ledger(_) = kind else { return Ok(None) };
     let query = format!(
         "SELECT name, nonce, boot, (SELECT coalesce(max(number), 0) FROM purchases),
-            EXISTS (SELECT 1 FROM purchases WHERE {is_running})
+            EXISTS (SELECT 1 FROM purchases WHERE {IS_RUNNING})
         FROM identity"
     );
     let read = |row: &rusqlite::Row<'_>| {
@@ -206,6 +206,7 @@ fn has_purchases(connection: &Connection) -> rusqlite::Result<bool> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store::sqlite::schema;
 
     fn stored() -> StoredIdentity {
         StoredIdentity {
@@ -273,11 +274,9 @@ mod tests {
         let newest = FileKind::Ledger(schema::newest_version());
         let state =
             LedgerState { nonce: [1; 16], latest_number: 7, closed: None, must_check: false };
-        for (kind, recorded, reason) in [
-            (newest, None, None),
-            (newest, Some(state), Some(OTHER_COPY)),
-            (FileKind::Ledger(FIRST_VERSION - 1), None, Some("its version is older")),
-        ] {
+        for (kind, recorded, reason) in
+            [(newest, None, None), (newest, Some(state), Some(OTHER_COPY))]
+        {
             let identity =
                 LedgerIdentity::read(&file, kind, recorded, None, Duration::ZERO).unwrap();
             assert_eq!(identity.suspect_reason, reason, "{kind:?}");

@@ -32,8 +32,8 @@ const MEMBERS: &str =
 
 /// A login that raced with the end of its token is not valid.
 const VALID_SESSION: &str =
-    "until > ?1 AND EXISTS (SELECT 1 FROM members WHERE members.name = sessions.member
-    AND members.token = sessions.token AND members.revoked IS NULL)";
+    "until > ?1 AND EXISTS (SELECT 1 FROM members WHERE members.name = logins.member
+    AND members.token = logins.token AND members.revoked IS NULL)";
 
 impl SqliteStore {
     pub(in crate::store) async fn change_members(
@@ -99,14 +99,14 @@ impl SqliteStore {
         let keep = move |ledger: &Ledger| {
             let (connection, now) = (&ledger.connection, nanos(ledger.now()));
             let LoginSession { id, member, token, expires_at } = &session;
-            connection.run(&format!("DELETE FROM sessions WHERE NOT ({VALID_SESSION})"), [now])?;
+            connection.run(&format!("DELETE FROM logins WHERE NOT ({VALID_SESSION})"), [now])?;
             connection.run(
-                "INSERT OR REPLACE INTO sessions (id, member, token, until) VALUES (?, ?, ?, ?)",
+                "INSERT OR REPLACE INTO logins (id, member, token, until) VALUES (?, ?, ?, ?)",
                 params![id, member, token, nanos(*expires_at)],
             )?;
             connection.run(
-                "DELETE FROM sessions WHERE member = ?1 AND number NOT IN
-                    (SELECT number FROM sessions WHERE member = ?1 ORDER BY number DESC LIMIT ?2)",
+                "DELETE FROM logins WHERE member = ?1 AND number NOT IN
+                    (SELECT number FROM logins WHERE member = ?1 ORDER BY number DESC LIMIT ?2)",
                 params![member, column::signed(MAX_LOGINS_PER_MEMBER)],
             )?;
             bump_version(connection)
@@ -116,7 +116,7 @@ impl SqliteStore {
 
     pub(in crate::store) async fn log_out(&self, id: Digest) -> Result<(), Unavailable> {
         let end = move |ledger: &Ledger| {
-            ledger.connection.run("DELETE FROM sessions WHERE id = ?", [id])?;
+            ledger.connection.run("DELETE FROM logins WHERE id = ?", [id])?;
             bump_version(&ledger.connection)
         };
         self.run(Durability::Synced, end).await
@@ -124,7 +124,7 @@ impl SqliteStore {
 
     pub(in crate::store) async fn sessions(&self) -> Result<Vec<LoginSession>, Unavailable> {
         let valid = format!(
-            "SELECT id, member, token, until FROM sessions WHERE {VALID_SESSION} ORDER BY number"
+            "SELECT id, member, token, until FROM logins WHERE {VALID_SESSION} ORDER BY number"
         );
         self.run_while_starting(Durability::Buffered, move |ledger| {
             let sessions = ledger.connection.all(&valid, [nanos(ledger.now())], |row| {
@@ -303,7 +303,7 @@ fn update(
 }
 
 fn end_sessions(connection: &Connection, member: &str) -> Result<usize> {
-    Ok(connection.run("DELETE FROM sessions WHERE member = ?", [member])?)
+    Ok(connection.run("DELETE FROM logins WHERE member = ?", [member])?)
 }
 
 pub(super) fn bump_version(connection: &Connection) -> Result<()> {

@@ -16,7 +16,6 @@ use rusqlite::{Connection, Transaction, TransactionBehavior};
 use tokio::sync::oneshot;
 use uuid::Uuid;
 
-use super::backup;
 use super::check::{check, interrupt_on};
 use super::command_gate::CommandGate;
 use super::command_queue::CommandReceiver;
@@ -387,10 +386,6 @@ impl LockedLedger {
             check(&mut connection, reason).map_err(unusable)?;
         }
         connection.busy_timeout(file::MAX_WRITER_WAIT).map_err(sql)?;
-        if matches!(kind, FileKind::Ledger(_)) && !is_current {
-            backup::copy_before_migration(&connection, schema::newest_version())
-                .map_err(unusable)?;
-        }
         file::prepare(&mut connection, kind, capacity).map_err(unusable)?;
         connection.progress_handler(0, None::<fn() -> bool>).map_err(sql)?;
         if !may_be_moved {

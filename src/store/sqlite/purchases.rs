@@ -14,9 +14,10 @@ use super::column::{self, Sql, nanos};
 use super::command::Durability;
 use super::handle::SqliteStore;
 use super::ledger::{Ledger, Purchase};
+use super::schema::IS_RUNNING;
 use super::spent::Scope;
 use super::statements::Statements;
-use super::{Result, file, identity, jobs, outbox, replies, schema, slots};
+use super::{Result, file, identity, jobs, outbox, replies, slots};
 use crate::contract::money::Usd;
 use crate::store::model::SYNC_THRESHOLD;
 use crate::store::rules::{self, Credit, ScopeBudget, Today};
@@ -436,8 +437,7 @@ impl Ledger {
     /// Ends the purchases that a crash left running: unsent ones are released, sent ones become
     /// unknown.
     pub(super) fn recover(&self) -> Result<()> {
-        let is_running = schema::is_running(schema::newest_version());
-        let running = format!("SELECT id, state, caller, model FROM purchases WHERE {is_running}");
+        let running = format!("SELECT id, state, caller, model FROM purchases WHERE {IS_RUNNING}");
         let read = |row: &Row<'_>| {
             let texts: (String, String) = (row.get(2)?, row.get(3)?);
             Ok((column::id(row, 0)?, column::state(row, 1)?, texts))

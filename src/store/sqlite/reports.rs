@@ -222,7 +222,7 @@ impl SqliteStore {
         &self,
         most: usize,
     ) -> Result<Vec<Snapshot>, Unavailable> {
-        let latest = "SELECT at, balance_cents, chats, chat_cents, spent_cents FROM checks
+        let latest = "SELECT at, balance_cents, chats, chat_cents, spent_cents FROM checkpoints
             ORDER BY number DESC LIMIT ?";
         self.query(move |ledger| {
             Ok(ledger.connection.all(latest, [column::signed(most)], snapshot)?)
@@ -281,8 +281,8 @@ impl SqliteStore {
                 return Ok(is_same);
             }
             if !is_same {
-                let retire_checks = "UPDATE checks SET settled = NULL, purchases = NULL WHERE purchases IS NOT NULL";
-                connection.run(retire_checks, [])?;
+                let retire_checkpoints = "UPDATE checkpoints SET settled = NULL, purchases = NULL WHERE purchases IS NOT NULL";
+                connection.run(retire_checkpoints, [])?;
                 if how == AccountCheck::Record {
                     // The rate limit may be the other account's.
                     connection.run("DELETE FROM rate_limit", [])?;
@@ -314,7 +314,7 @@ fn record_checkpoint(ledger: &Ledger, snapshot: Snapshot) -> Result<()> {
         |row| Ok((row.get(0)?, row.get(1)?)),
     )?;
     let settled = unsettled.map_or(number, |first| first.saturating_sub(1));
-    let insert = "INSERT INTO checks
+    let insert = "INSERT INTO checkpoints
         (at, balance_cents, chats, chat_cents, spent_cents, settled, purchases)
         VALUES (?, ?, ?, ?, ?, ?, ?)";
     let Snapshot { at, balance_cents, chats, chat_cents, spent_cents } = snapshot;
@@ -322,14 +322,14 @@ fn record_checkpoint(ledger: &Ledger, snapshot: Snapshot) -> Result<()> {
     let values = [nanos(at), balance_cents, chats, chat_cents, spent_cents, settled, number];
     connection.run(insert, values)?;
     let oldest = connection.last_insert_rowid().saturating_sub(MAX_CHECKPOINTS);
-    connection.run("DELETE FROM checks WHERE number <= ?", [oldest])?;
+    connection.run("DELETE FROM checkpoints WHERE number <= ?", [oldest])?;
     Ok(())
 }
 
 /// Without numbers, a checkpoint is from an earlier version or another account, and is ignored.
 fn latest_checkpoint(connection: &Connection) -> Result<Option<Checkpoint>> {
     let latest = "SELECT at, balance_cents, chats, chat_cents, spent_cents, settled, purchases
-        FROM checks WHERE purchases IS NOT NULL ORDER BY number DESC LIMIT 1";
+        FROM checkpoints WHERE purchases IS NOT NULL ORDER BY number DESC LIMIT 1";
     let found = connection.first(latest, [], |row| {
         Ok(Checkpoint {
             snapshot: snapshot(row)?,

@@ -167,7 +167,7 @@ impl Transfer {
         watch: &mut dyn FnMut(CopyEvent),
     ) -> Result<(), Reason> {
         for (plan, done) in self.plans.iter().zip(done) {
-            let table = plan.table.postgres;
+            let table = plan.table.name;
             let mut at_row = *done;
             let of_source = |reason: Reason| at(&self.from, &reason);
             source.begin_reading(plan, at_row).await.map_err(of_source)?;
@@ -195,7 +195,7 @@ impl Transfer {
     ) -> Result<Result<Vec<CopiedTable>, &'static str>, Reason> {
         let mut tables = Vec::with_capacity(self.plans.len());
         for plan in &self.plans {
-            let table = plan.table.postgres;
+            let table = plan.table.name;
             let found = tally(source, plan, |_| {}).await;
             let found = found.map_err(|reason| at(&self.from, &reason))?;
             let shown = |rows| watch(CopyEvent::Compared { table, rows });
@@ -238,7 +238,7 @@ async fn tally(
     let sums = plan.names().zip(amounts).zip(sums).filter(|((_, is_amount), _)| *is_amount);
     let sums = sums.map(|((name, _), sum)| (name.to_owned(), Usd::micros(sum))).collect();
     Ok(CopiedTable {
-        name: plan.table.postgres,
+        name: plan.table.name,
         rows: count,
         sums,
         hash: *hasher.finalize().as_bytes(),

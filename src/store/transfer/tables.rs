@@ -8,8 +8,7 @@ use crate::store::Reason;
 /// A table of both stores. Each row is copied.
 #[derive(Debug)]
 pub(in crate::store) struct Table {
-    pub(in crate::store) sqlite: &'static str,
-    pub(in crate::store) postgres: &'static str,
+    pub(in crate::store) name: &'static str,
     pub(in crate::store) key: Key,
     /// Columns that files do not have.
     only_postgres: &'static [(&'static str, Fill)],
@@ -33,7 +32,7 @@ pub(in crate::store) enum Fill {
 }
 
 const fn same(name: &'static str) -> Table {
-    Table { sqlite: name, postgres: name, key: Key::Columns, only_postgres: &[] }
+    Table { name, key: Key::Columns, only_postgres: &[] }
 }
 
 /// Rows may refer to rows of tables before theirs.
@@ -49,7 +48,7 @@ const TABLES: &[Table] = &[
         ],
         ..same("jobs")
     },
-    Table { sqlite: "checks", ..same("checkpoints") },
+    same("checkpoints"),
     same("account_keys"),
     Table {
         key: Key::Position { sqlite: "number", postgres: "id" },
@@ -57,7 +56,7 @@ const TABLES: &[Table] = &[
         ..same("slots")
     },
     same("members"),
-    Table { sqlite: "sessions", ..same("logins") },
+    same("logins"),
     same("subjects"),
     same("subject_logins"),
     same("groups"),
@@ -151,8 +150,8 @@ impl TablePlan {
 /// Returns the first table or column that the list does not know. To copy a ledger without it would
 /// lose it.
 pub(in crate::store) fn plan(sqlite: &Schema, postgres: &Schema) -> Result<Vec<TablePlan>, Reason> {
-    let is_copied_from_file = |name: &str| TABLES.iter().any(|table| table.sqlite == name);
-    let is_copied = |name: &str| TABLES.iter().any(|table| table.postgres == name);
+    let is_copied_from_file = |name: &str| TABLES.iter().any(|table| table.name == name);
+    let is_copied = |name: &str| TABLES.iter().any(|table| table.name == name);
     let unknown = |name: &String| format!("the table {name} cannot be copied by this tollgate");
     for name in sqlite.keys() {
         if !is_copied_from_file(name) && !NOT_ROWS_OF_SQLITE.contains(&name.as_str()) {
@@ -172,11 +171,11 @@ fn plan_table(
     sqlite: &Schema,
     postgres: &Schema,
 ) -> Result<TablePlan, Reason> {
-    let missing = || Reason::from(format!("the table {} is missing", table.postgres));
-    let ours = sqlite.get(table.sqlite).ok_or_else(missing)?;
-    let theirs = postgres.get(table.postgres).ok_or_else(missing)?;
+    let missing = || Reason::from(format!("the table {} is missing", table.name));
+    let ours = sqlite.get(table.name).ok_or_else(missing)?;
+    let theirs = postgres.get(table.name).ok_or_else(missing)?;
     let unmatched = |name: &str| {
-        let table = table.postgres;
+        let table = table.name;
         Reason::from(format!("the column {table}.{name} cannot be copied by this tollgate"))
     };
     let (own_key, their_key) = match table.key {

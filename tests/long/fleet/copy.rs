@@ -50,7 +50,7 @@ const ROWS: &str = "
             CASE WHEN number % 4 = 0 THEN 'finished' ELSE 'open' END,
             CASE WHEN number % 8 = 0 THEN 'a prompt with' || char(0) || ' NUL' END, id
         FROM purchases WHERE service = 'video' AND state = 'charged';
-    INSERT INTO checks VALUES (1, 5, 100, 3, 2, 1, NULL, NULL), (4, 6, 90, 4, 3, 2, 7, 9);
+    INSERT INTO checkpoints VALUES (1, 5, 100, 3, 2, 1, NULL, NULL), (4, 6, 90, 4, 3, 2, 7, 9);
     INSERT INTO account_keys VALUES ('key', 5, NULL), ('old', 4, 5);
     INSERT INTO members VALUES ('ann', 'admin', NULL, 5, randomblob(32), 'tg_a', 6, NULL, NULL, 'chat', 3, NULL, 'design');
     INSERT INTO members VALUES ('Bea', 'member', 7, 5, randomblob(32), 'tg_b', 6, 8, randomblob(32), NULL, NULL, 9, NULL);
@@ -58,7 +58,7 @@ const ROWS: &str = "
     INSERT INTO extras VALUES (4, 'member:ann', 6, 9, 5), (7, 'member:Bea', 5, 8, 4);
     INSERT INTO budget_requests VALUES (3, 'member:ann', 6, 'a reason', 5);
     INSERT INTO audit VALUES (2, 5, 'command line', 'member.add', 'ann', NULL, '{}'), (9, 6, 'a', 'b', 'c', '{}', NULL);
-    INSERT INTO sessions VALUES (3, randomblob(32), 'ann', randomblob(32), 9000000000000000000);
+    INSERT INTO logins VALUES (3, randomblob(32), 'ann', randomblob(32), 9000000000000000000);
     INSERT INTO subjects VALUES ('https://a.example/', 'ann', 'member', '1.00/day', 'design', NULL, 'Ann', 5);
     INSERT INTO subject_logins VALUES (3, randomblob(32), 'https://a.example/', 'ann', 9, NULL, NULL, NULL, NULL, NULL),
         (8, randomblob(32), 'https://a.example/', 'ann', 9, 'laptop', 'tg_b', '', 5, 6);
@@ -79,11 +79,11 @@ const TABLES: [&str; 20] = [
     "* FROM replies ORDER BY number",
     "* FROM spent ORDER BY 1, 2, 3",
     "* FROM jobs ORDER BY number",
-    "* FROM checks ORDER BY number",
+    "* FROM checkpoints ORDER BY number",
     "* FROM account_keys ORDER BY id",
     "at, replied FROM slots ORDER BY number",
     "* FROM members ORDER BY name",
-    "* FROM sessions ORDER BY number",
+    "* FROM logins ORDER BY number",
     "* FROM members_version",
     "* FROM rate_limit",
     "name FROM identity",
@@ -125,7 +125,7 @@ pub(super) fn stop(fleet: &mut Fleet<'_>) {
 
 pub(super) fn fill(path: &Path) {
     let file = Connection::open(path).expect("a ledger");
-    file.execute_batch("DELETE FROM replies; DELETE FROM spent; DELETE FROM purchases; DELETE FROM account_keys; DELETE FROM checks").expect("empty");
+    file.execute_batch("DELETE FROM replies; DELETE FROM spent; DELETE FROM purchases; DELETE FROM account_keys; DELETE FROM checkpoints").expect("empty");
     file.execute_batch(&ROWS.replace("LATERAL_SCOPES", SCOPES)).expect("rows");
 }
 

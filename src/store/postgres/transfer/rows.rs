@@ -62,7 +62,7 @@ pub(super) async fn begin_reading(
         Key::Columns => plan.key.iter().filter_map(ordered).collect(),
         Key::Position { postgres, .. } => vec![postgres.to_owned()],
     };
-    let (names, key, table) = (names.join(", "), key.join(", "), plan.table.postgres);
+    let (names, key, table) = (names.join(", "), key.join(", "), plan.table.name);
     let declare = format!(
         "DECLARE copied NO SCROLL CURSOR FOR SELECT {names} FROM {table} ORDER BY {key} OFFSET {skip}"
     );
@@ -91,7 +91,7 @@ fn cells(plan: &TablePlan, row: &Row) -> Result<CellRow, Reason> {
     let cells = plan.columns.iter().enumerate().map(|(at, column)| {
         let cell: Cell = row.try_get(at)?;
         cell.into_kind(column.kind).ok_or_else(|| {
-            let why = format!("{}.{} has another type", plan.table.postgres, column.name);
+            let why = format!("{}.{} has another type", plan.table.name, column.name);
             Reason::new(Cause::Damaged, why)
         })
     });

@@ -116,7 +116,7 @@ impl Source for PostgresSource {
 
     async fn count(&mut self, plan: &TablePlan) -> Result<u64, Reason> {
         let count: i64 =
-            self.one(&format!("SELECT count(*) FROM {}", plan.table.postgres)).await?.try_get(0)?;
+            self.one(&format!("SELECT count(*) FROM {}", plan.table.name)).await?.try_get(0)?;
         Ok(count.unsigned_abs())
     }
 

@@ -79,7 +79,7 @@ impl PostgresTransfer {
             return Ok(());
         }
         for plan in plans {
-            let table = plan.table.postgres;
+            let table = plan.table.name;
             if !self.run(&format!("SELECT 1 FROM {table} LIMIT 1"), &[]).await?.is_empty() {
                 let why = "it is not empty, and a copy overwrites nothing: create another database";
                 return Err(format!("{why} (table {table})").into());
@@ -89,7 +89,7 @@ impl PostgresTransfer {
     }
 
     async fn clear(&self, plans: &[TablePlan], source: Uuid) -> Result<(), Reason> {
-        let tables: Vec<_> = plans.iter().map(|plan| plan.table.postgres).collect();
+        let tables: Vec<_> = plans.iter().map(|plan| plan.table.name).collect();
         self.execute(&format!("TRUNCATE {}, imports", tables.join(", "))).await?;
         let begin = "INSERT INTO imports (source, done_table, last)
             SELECT $1, name, 0 FROM unnest($2::text[]) AS names(name)";
@@ -103,7 +103,7 @@ impl PostgresTransfer {
             found.push((row.try_get::<_, String>(0)?, row.try_get::<_, i64>(1)?));
         }
         let of = |plan: &TablePlan| {
-            let row = found.iter().find(|(table, _)| table == plan.table.postgres)?;
+            let row = found.iter().find(|(table, _)| table == plan.table.name)?;
             u64::try_from(row.1).ok()
         };
         Ok(plans.iter().map(of).collect())
@@ -155,7 +155,7 @@ impl Target for PostgresTransfer {
         if let Key::Position { postgres, .. } = plan.table.key {
             names.push(postgres);
         }
-        let (table, names) = (plan.table.postgres, names.join(", "));
+        let (table, names) = (plan.table.name, names.join(", "));
         let transaction = self.session.client_mut().transaction().await?;
         let described = transaction.prepare(&format!("SELECT {names} FROM {table}")).await?;
         let types: Vec<_> =

@@ -40,7 +40,7 @@ pub(super) fn schema(connection: &Connection) -> Result<Schema, Reason> {
 }
 
 pub(super) fn count(connection: &Connection, plan: &TablePlan) -> Result<u64, Reason> {
-    let count = format!("SELECT count(*) FROM {}", plan.table.sqlite);
+    let count = format!("SELECT count(*) FROM {}", plan.table.name);
     Ok(connection.query_row(&count, [], |row| row.get(0))?)
 }
 
@@ -54,7 +54,7 @@ pub(super) fn next(
         Key::Columns => plan.key.iter().filter_map(|at| names.get(*at).copied()).collect(),
         Key::Position { sqlite, .. } => vec![sqlite],
     };
-    let (key, columns, table) = (key.join(", "), names.join(", "), plan.table.sqlite);
+    let (key, columns, table) = (key.join(", "), names.join(", "), plan.table.name);
     let last = position.last.take();
     let (condition, values): (String, CellRow) = match &last {
         Some(last) => {

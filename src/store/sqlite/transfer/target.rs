@@ -76,7 +76,7 @@ impl SqliteTransfer {
         let find = "SELECT last FROM imports WHERE source = ? AND done_table = ?";
         let mut done = Vec::with_capacity(plans.len());
         for plan in plans {
-            let key = params![self.source.as_bytes(), plan.table.postgres];
+            let key = params![self.source.as_bytes(), plan.table.name];
             done.push(self.connection()?.first(find, key, |row| row.get(0))?);
         }
         let known: Option<Vec<u64>> = done.into_iter().collect();
@@ -112,12 +112,12 @@ impl Target for SqliteTransfer {
     async fn restart(&mut self, plans: &[TablePlan], source: Uuid) -> Result<(), Reason> {
         let transaction = self.connection()?.unchecked_transaction()?;
         for plan in plans.iter().rev() {
-            transaction.execute(&format!("DELETE FROM {}", plan.table.sqlite), [])?;
+            transaction.execute(&format!("DELETE FROM {}", plan.table.name), [])?;
         }
         transaction.execute("DELETE FROM imports", [])?;
         let begin = "INSERT INTO imports (source, done_table, last) VALUES (?, ?, 0)";
         for plan in plans {
-            transaction.execute(begin, params![source.as_bytes(), plan.table.postgres])?;
+            transaction.execute(begin, params![source.as_bytes(), plan.table.name])?;
         }
         Ok(transaction.commit()?)
     }
@@ -128,7 +128,7 @@ impl Target for SqliteTransfer {
             names.push(sqlite);
         }
         let marks = vec!["?"; names.len()].join(", ");
-        let (table, names) = (plan.table.sqlite, names.join(", "));
+        let (table, names) = (plan.table.name, names.join(", "));
         let insert = format!("INSERT INTO {table} ({names}) VALUES ({marks})");
         let transaction = self.connection()?.unchecked_transaction()?;
         for (number, row) in (at + 1..).zip(rows) {
@@ -140,7 +140,7 @@ impl Target for SqliteTransfer {
         }
         let note = "UPDATE imports SET last = ? WHERE source = ? AND done_table = ?";
         let last = at + rows.len() as u64;
-        transaction.run(note, params![last, self.source.as_bytes(), plan.table.postgres])?;
+        transaction.run(note, params![last, self.source.as_bytes(), plan.table.name])?;
         Ok(transaction.commit()?)
     }
 
