@@ -15,6 +15,7 @@ mod audit_log;
 mod binding;
 mod budget_requests;
 mod budgets;
+mod engine;
 mod handle;
 mod member;
 mod model;

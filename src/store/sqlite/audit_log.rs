@@ -2,18 +2,16 @@
 
 use std::time::Duration;
 
-use rusqlite::{Connection, params};
-
 use super::Result;
-use super::column::{self, Sql, nanos};
+use super::column::{self, nanos};
 use super::command::Durability;
 use super::handle::SqliteStore;
 use super::ledger::Ledger;
-use super::statements::Statements;
 use crate::store::audit_log::{
     self, ADD_GROUP, ADD_MEMBER, CHANGE_GROUP, NewValue, RAISE_MEMBER, REMOVE_GROUP,
     RESOLVE_PURCHASE, REVOKE_MEMBER,
 };
+use crate::store::engine::{Engine, Sql, params};
 use crate::store::{
     Actor, AuditEntry, AuditQuery, Caller, GroupChange, Member, MemberChange, PurchaseId,
     PurchaseState, Settlement, SpendLimit, Unavailable,
@@ -28,9 +26,9 @@ impl SqliteStore {
         &self,
         AuditQuery { before, since, most }: AuditQuery,
     ) -> Result<Vec<AuditEntry>, Unavailable> {
-        let values = (before.map(column::signed), nanos(since), column::signed(most));
-        self.run_report(move |file| {
-            file.all(READ, values, |row| {
+        self.run_report(move |db| {
+            let values = params![before.map(column::signed), nanos(since), column::signed(most)];
+            db.all(READ, values, |row| {
                 Ok(AuditEntry {
                     id: row.get(0)?,
                     at: column::moment(row, 1)?,
@@ -57,10 +55,10 @@ impl SqliteStore {
             let Some(purchase) = purchase.filter(|it| it.state == PurchaseState::Unknown) else {
                 return Ok(());
             };
-            ledger.settle(&Statements::new(&ledger.connection), id, &settlement)?;
+            ledger.settle(id, &settlement)?;
             let act = (RESOLVE_PURCHASE, &*purchase.caller);
             let (by, values) = ((&by, ledger.now()), (Some("unknown"), Some(&*new)));
-            write(&ledger.connection, by, act, values)
+            write(&ledger.db, by, act, values)
         };
         self.run(Durability::Synced, resolve).await
     }
@@ -68,18 +66,18 @@ impl SqliteStore {
 
 /// Writes one act.
 pub(super) fn write(
-    connection: &Connection,
+    db: &dyn Engine,
     (by, now): (&Actor, Duration),
     (act, of): (&str, &str),
     (old, new): (Option<&str>, Option<&str>),
 ) -> Result<()> {
-    connection.run(WRITE, params![nanos(now), by.name(), act, of, old, new])?;
+    db.run(WRITE, params![nanos(now), by.name(), act, of, old, new])?;
     Ok(())
 }
 
 /// Writes what a change does to a member. `before` is the member without it.
 pub(super) fn write_member_change(
-    connection: &Connection,
+    db: &dyn Engine,
     by: (&Actor, Duration),
     (name, before): (&str, Option<&Member>),
     change: &MemberChange,
@@ -87,20 +85,20 @@ pub(super) fn write_member_change(
     let of = Caller::Member(name.into()).name();
     if let MemberChange::Add(member) = change {
         let new = audit_log::describe(member);
-        write(connection, by, (ADD_MEMBER, &of), (None, Some(&new)))?;
+        write(db, by, (ADD_MEMBER, &of), (None, Some(&new)))?;
     }
     let Some(before) = before else { return Ok(()) };
     if matches!(change, MemberChange::Revoke) && before.revoked_at.is_none() {
-        write(connection, by, (REVOKE_MEMBER, &of), (None, None))?;
+        write(db, by, (REVOKE_MEMBER, &of), (None, None))?;
     }
     if let MemberChange::Extra(extra) = change {
         let new = audit_log::extra_text(*extra);
-        write(connection, by, (RAISE_MEMBER, &of), (None, Some(&new)))?;
+        write(db, by, (RAISE_MEMBER, &of), (None, Some(&new)))?;
     }
     if matches!(change, MemberChange::EndExtras) {
         let in_force = "SELECT 1 FROM extras WHERE caller = ? AND until > ?";
-        if connection.first(in_force, params![of, nanos(by.1)], |_| Ok(()))?.is_some() {
-            write(connection, by, (RAISE_MEMBER, &of), (None, None))?;
+        if db.first(in_force, params![of, nanos(by.1)], |_| Ok(()))?.is_some() {
+            write(db, by, (RAISE_MEMBER, &of), (None, None))?;
         }
     }
     for (field, new) in audit_log::changed_fields(change) {
@@ -110,7 +108,7 @@ pub(super) fn write_member_change(
             NewValue::Budget(change) => audit_log::budget_text(change.apply(before.own_budget)),
         };
         if old != new {
-            write(connection, by, (field.act(), &of), (old.as_deref(), new.as_deref()))?;
+            write(db, by, (field.act(), &of), (old.as_deref(), new.as_deref()))?;
         }
     }
     Ok(())
@@ -118,7 +116,7 @@ pub(super) fn write_member_change(
 
 /// Writes what a change does to a group, and to its budget.
 pub(super) fn write_group_change(
-    connection: &Connection,
+    db: &dyn Engine,
     by: (&Actor, Duration),
     (name, change): (&str, GroupChange),
     (old, new): (SpendLimit, SpendLimit),
@@ -132,5 +130,5 @@ pub(super) fn write_group_change(
     if act == CHANGE_GROUP && old == new {
         return Ok(());
     }
-    write(connection, by, (act, &audit_log::group(name)), (old.as_deref(), new.as_deref()))
+    write(db, by, (act, &audit_log::group(name)), (old.as_deref(), new.as_deref()))
 }

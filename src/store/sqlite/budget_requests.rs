@@ -2,9 +2,7 @@
 
 use std::sync::Arc;
 
-use rusqlite::{Row, params};
-
-use super::column::{self, Sql, nanos};
+use super::column::{self, nanos};
 use super::command::Durability;
 use super::handle::SqliteStore;
 use super::ledger::Ledger;
@@ -12,6 +10,7 @@ use super::{Result, audit_log, limits};
 use crate::contract::money::Usd;
 use crate::store::audit_log::{RAISE_MEMBER, amount_text, extra_text};
 use crate::store::budget_requests::{DECLINE, GRANT};
+use crate::store::engine::{Row, Sql, params};
 use crate::store::{Actor, BudgetRequest, Extra, Unavailable};
 
 const OPEN: &str = "SELECT number, caller, micros, reason, at FROM budget_requests ORDER BY number";
@@ -24,13 +23,13 @@ impl SqliteStore {
         reason: Arc<str>,
     ) -> Result<BudgetRequest, Unavailable> {
         let step = move |ledger: &Ledger| {
-            let (connection, at) = (&ledger.connection, ledger.now());
-            connection.run("DELETE FROM budget_requests WHERE caller = ?", [&caller])?;
-            let insert =
-                "INSERT INTO budget_requests (caller, micros, reason, at) VALUES (?, ?, ?, ?)";
+            let (db, at) = (&ledger.db, ledger.now());
+            db.run("DELETE FROM budget_requests WHERE caller = ?", [&caller])?;
+            let insert = "INSERT INTO budget_requests (caller, micros, reason, at)
+                VALUES (?, ?, ?, ?) RETURNING number";
             let micros = column::signed(amount.as_micros());
-            connection.run(insert, params![caller, micros, reason, nanos(at)])?;
-            let id = u64::try_from(connection.last_insert_rowid()).unwrap_or_default();
+            let values = params![caller, micros, reason, nanos(at)];
+            let id = db.one(insert, values, |row| row.get(0))?;
             let (caller, reason) = (Arc::clone(&caller), Arc::clone(&reason));
             Ok(BudgetRequest { id, caller, amount, reason, at })
         };
@@ -41,7 +40,7 @@ impl SqliteStore {
         &self,
     ) -> Result<Vec<BudgetRequest>, Unavailable> {
         self.query(|ledger| {
-            Ok(ledger.connection.all(OPEN, [], |row: &Row<'_>| {
+            ledger.db.all(OPEN, (), |row: &Row<'_>| {
                 Ok(BudgetRequest {
                     id: row.get(0)?,
                     caller: row.get(1)?,
@@ -49,7 +48,7 @@ impl SqliteStore {
                     reason: row.get(3)?,
                     at: column::moment(row, 4)?,
                 })
-            })?)
+            })
         })
         .await
     }
@@ -61,20 +60,20 @@ impl SqliteStore {
         granted: Option<Extra>,
     ) -> Result<bool, Unavailable> {
         let step = move |ledger: &Ledger| {
-            let (connection, now) = (&ledger.connection, ledger.now());
+            let (db, now) = (&ledger.db, ledger.now());
             let take = "DELETE FROM budget_requests WHERE number = ? RETURNING caller, micros";
-            let asked = connection.first(take, [column::signed(id)], |row| {
-                Ok((row.get::<_, Arc<str>>(0)?, column::money(row, 1)?))
+            let asked = db.first(take, [column::signed(id)], |row| {
+                Ok((row.get::<Arc<str>>(0)?, column::money(row, 1)?))
             })?;
             let Some((caller, asked)) = asked else { return Ok(false) };
             if let Some(extra) = granted {
-                limits::add_extra(connection, &caller, extra, now)?;
+                limits::add_extra(db, &caller, extra, now)?;
                 ledger.forget_limits();
             }
             let act = if granted.is_some() { GRANT } else { DECLINE };
             let (old, new) = (amount_text(asked), granted.map(extra_text));
             let values = (Some(old.as_str()), new.as_deref());
-            audit_log::write(connection, (&by, now), (act, &caller), values)?;
+            audit_log::write(db, (&by, now), (act, &caller), values)?;
             Ok(true)
         };
         self.run(Durability::Synced, step).await
@@ -87,15 +86,15 @@ impl SqliteStore {
         extra: Option<Extra>,
     ) -> Result<(), Unavailable> {
         let step = move |ledger: &Ledger| {
-            let (connection, now) = (&ledger.connection, ledger.now());
+            let (db, now) = (&ledger.db, ledger.now());
             let is_changed = match extra {
-                Some(extra) => limits::add_extra(connection, &caller, extra, now).map(|()| true)?,
-                None => limits::end_extras(connection, &caller, now)? > 0,
+                Some(extra) => limits::add_extra(db, &caller, extra, now).map(|()| true)?,
+                None => limits::end_extras(db, &caller, now)? > 0,
             };
             if is_changed {
                 let new = extra.map(extra_text);
                 let act = (RAISE_MEMBER, &*caller);
-                audit_log::write(connection, (&by, now), act, (None, new.as_deref()))?;
+                audit_log::write(db, (&by, now), act, (None, new.as_deref()))?;
                 ledger.forget_limits();
             }
             Ok(())

@@ -5,7 +5,6 @@ use tokio::sync::oneshot;
 
 use super::Result;
 use super::ledger::Ledger;
-use super::statements::Statements;
 use crate::store::{PurchaseId, Unavailable};
 
 #[derive(Clone, Copy, Debug)]
@@ -19,7 +18,7 @@ pub(super) enum Durability {
 pub(super) trait WriteCommand: Send {
     fn durability(&self) -> Durability;
 
-    fn run(&mut self, ledger: &Ledger, statements: &Statements<'_>) -> Result<()>;
+    fn run(&mut self, ledger: &Ledger) -> Result<()>;
 
     /// Returns whether it takes microseconds, so that its caller's thread may run it.
     fn is_brief(&self) -> bool;
@@ -47,7 +46,7 @@ struct Task<T, F> {
 /// A command whose caller waits for a reply.
 pub(super) fn request<T: Send + 'static>(
     durability: Durability,
-    work: impl FnMut(&Ledger, &Statements<'_>) -> Result<T> + Send + 'static,
+    work: impl FnMut(&Ledger) -> Result<T> + Send + 'static,
 ) -> (Box<dyn WriteCommand>, oneshot::Receiver<Answer<T>>) {
     let (answer, answered) = oneshot::channel();
     let (answer, runtime) = (Some(answer), Handle::try_current().ok());
@@ -58,7 +57,7 @@ pub(super) fn request<T: Send + 'static>(
 /// A command without a reply. It is retried until it succeeds.
 pub(super) fn notification(
     durability: Durability,
-    work: impl FnMut(&Ledger, &Statements<'_>) -> Result<()> + Send + 'static,
+    work: impl FnMut(&Ledger) -> Result<()> + Send + 'static,
 ) -> Box<dyn WriteCommand> {
     let (outcome, answer, runtime) = (None, None, None);
     Box::new(Task { durability, is_brief: false, work, outcome, answer, runtime })
@@ -100,7 +99,7 @@ pub(super) fn answer(
 impl<T, F> WriteCommand for Task<T, F>
 where
     T: Send + 'static,
-    F: FnMut(&Ledger, &Statements<'_>) -> Result<T> + Send + 'static,
+    F: FnMut(&Ledger) -> Result<T> + Send + 'static,
 {
     fn durability(&self) -> Durability {
         self.durability
@@ -118,8 +117,8 @@ where
         self.runtime.as_ref()
     }
 
-    fn run(&mut self, ledger: &Ledger, statements: &Statements<'_>) -> Result<()> {
-        let (outcome, done) = match (self.work)(ledger, statements) {
+    fn run(&mut self, ledger: &Ledger) -> Result<()> {
+        let (outcome, done) = match (self.work)(ledger) {
             Ok(value) => (Ok(value), Ok(())),
             Err(fault) => (Err(fault.unavailable()), Err(fault)),
         };

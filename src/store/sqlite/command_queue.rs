@@ -205,7 +205,7 @@ mod tests {
     const LONG: Duration = Duration::from_secs(60);
 
     fn command() -> Box<dyn WriteCommand> {
-        notification(Durability::Buffered, |_, _| Ok(()))
+        notification(Durability::Buffered, |_| Ok(()))
     }
 
     #[test]
@@ -290,10 +290,10 @@ mod tests {
     fn callers_of_a_writer_that_ended_get_an_error() {
         let commands = CommandReceiver::default();
         let queue = commands.queue();
-        let (early, mut first) = request(Durability::Buffered, |_, _| Ok(()));
+        let (early, mut first) = request(Durability::Buffered, |_| Ok(()));
         drop(queue.push(early));
         drop(commands);
-        let (late, mut second) = request(Durability::Buffered, |_, _| Ok(()));
+        let (late, mut second) = request(Durability::Buffered, |_| Ok(()));
         drop(queue.push(late));
         assert!(first.try_recv().is_err() && second.try_recv().is_err());
     }
@@ -301,9 +301,8 @@ mod tests {
     #[test]
     fn callers_of_one_runtime_are_answered_in_a_task_of_theirs() {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-        let (batch, answers): (Vec<_>, Vec<_>) = runtime.block_on(async {
-            (0..3).map(|_| request(Durability::Buffered, |_, _| Ok(()))).unzip()
-        });
+        let (batch, answers): (Vec<_>, Vec<_>) = runtime
+            .block_on(async { (0..3).map(|_| request(Durability::Buffered, |_| Ok(()))).unzip() });
         let undone = crate::store::sqlite::command::answer(batch, None);
         assert!(undone.is_empty() && answers.iter().all(|answer| answer.is_empty()));
         runtime.block_on(async {

@@ -3,12 +3,10 @@
 use std::ops::ControlFlow;
 use std::time::Duration;
 
-use rusqlite::{Row, params};
-
 use super::Result;
-use super::column::{self, Sql};
+use super::column;
 use super::ledger::Ledger;
-use super::statements::Statements;
+use crate::store::engine::{Row, Sql, params};
 use crate::store::rules;
 use crate::store::{
     DedupeKey, Digest, DuplicateCheck, EarlierReply, ExistingPurchase, KeptReply, Reservation,
@@ -29,20 +27,15 @@ impl Ledger {
     /// Returns the expired purchase that has to give up the key, if there is one.
     pub(super) fn find_earlier(
         &self,
-        statements: &Statements<'_>,
         reservation: &Reservation,
         now: Duration,
     ) -> Result<Result<Option<i64>, ReserveError>> {
         let judged = match &reservation.dedupe_key {
-            DedupeKey::IdempotencyKey { key, payload } => {
-                self.find_by_key(statements, key, payload, now)?
-            }
+            DedupeKey::IdempotencyKey { key, payload } => self.find_by_key(key, payload, now)?,
             DedupeKey::Quote { key, others, payload } => {
-                self.find_by_quote(statements, (key, others), payload, now)?
+                self.find_by_quote((key, others), payload, now)?
             }
-            DedupeKey::Fingerprint(like) => {
-                self.find_duplicate(statements, like, now)?.map_or(Ok(None), Err)
-            }
+            DedupeKey::Fingerprint(like) => self.find_duplicate(like, now)?.map_or(Ok(None), Err),
         };
         Ok(match judged {
             Ok(_) if reservation.replay_only => Err(ReserveError::NothingToReplay),
@@ -52,15 +45,14 @@ impl Ledger {
 
     fn find_by_key(
         &self,
-        statements: &Statements<'_>,
         key: &Digest,
         payload: &Digest,
         now: Duration,
     ) -> Result<Result<Option<i64>, ReserveError>> {
         let found = |row: &Row<'_>| Ok((FoundPurchase::read(row, now)?, row.get(9)?));
         let found: Option<(FoundPurchase, Digest)> =
-            self.dedupe_keys.borrow().search(statements, key, |number| {
-                let row = statements.first(READ, params![number, key], found)?;
+            self.dedupe_keys.borrow().search(&self.db, key, |number| {
+                let row = self.db.first(READ, params![number, key], found)?;
                 Ok(row.map_or(ControlFlow::Continue(()), ControlFlow::Break))
             })?;
         let Some((found, first)) = found else { return Ok(Ok(None)) };
@@ -76,14 +68,13 @@ impl Ledger {
     /// Like [`find_by_key`](Self::find_by_key), but a purchase with one of the `others` counts, too.
     fn find_by_quote(
         &self,
-        statements: &Statements<'_>,
         (key, others): (&Digest, &[Digest]),
         payload: &Digest,
         now: Duration,
     ) -> Result<Result<Option<i64>, ReserveError>> {
-        let own = self.find_by_key(statements, key, payload, now)?;
+        let own = self.find_by_key(key, payload, now)?;
         for other in others.iter().filter(|_| own.is_ok()) {
-            if let Err(found) = self.find_by_key(statements, other, payload, now)? {
+            if let Err(found) = self.find_by_key(other, payload, now)? {
                 return Ok(Err(found));
             }
         }
@@ -92,7 +83,6 @@ impl Ledger {
 
     fn find_duplicate(
         &self,
-        statements: &Statements<'_>,
         duplicate: &DuplicateCheck,
         now: Duration,
     ) -> Result<Option<ReserveError>> {
@@ -106,8 +96,8 @@ impl Ledger {
         let (since, until) =
             (now.saturating_sub(duplicate.within), now.saturating_add(duplicate.clock_skew));
         let (mut latest, mut looked_back) = (None, 0);
-        let running = self.dedupe_keys.borrow().search(statements, fingerprint, |number| {
-            let found = statements.first(find, params![number, fingerprint], end)?;
+        let running = self.dedupe_keys.borrow().search(&self.db, fingerprint, |number| {
+            let found = self.db.first(find, params![number, fingerprint], end)?;
             let Some((id, state, ended, is_delivered)) = found else {
                 return Ok(ControlFlow::Continue(()));
             };
@@ -133,7 +123,7 @@ impl Ledger {
             return Ok(None);
         };
         let read = |row: &Row<'_>| FoundPurchase::read(row, now);
-        let found = statements.first(READ, params![number, None::<&Digest>], read)?;
+        let found = self.db.first(READ, params![number, None::<&Digest>], read)?;
         Ok(found.map(|found| ReserveError::Duplicate(found.purchase)))
     }
 
@@ -141,16 +131,15 @@ impl Ledger {
         self.remove_key(number)?;
         let clear =
             "UPDATE purchases SET key = NULL, payload = NULL, fingerprint = NULL WHERE number = ?";
-        self.connection.run(clear, [number])?;
+        self.db.run(clear, [number])?;
         Ok(())
     }
 
     /// Removes a purchase's dedupe key from the index. The row keeps it.
     pub(super) fn remove_key(&self, number: i64) -> Result<()> {
-        let statements = Statements::new(&self.connection);
         let key = "SELECT coalesce(key, fingerprint) FROM purchases WHERE number = ?";
-        if let Some(Some(key)) = statements.first(key, [number], |row| row.get(0))? {
-            self.dedupe_keys.borrow_mut().remove(&statements, (&key, number))?;
+        if let Some(Some(key)) = self.db.first(key, [number], |row| row.get(0))? {
+            self.dedupe_keys.borrow_mut().remove(&self.db, (&key, number))?;
         }
         Ok(())
     }
@@ -164,7 +153,7 @@ struct FoundPurchase {
 }
 
 impl FoundPurchase {
-    fn read(row: &Row<'_>, now: Duration) -> rusqlite::Result<Self> {
+    fn read(row: &Row<'_>, now: Duration) -> Result<Self> {
         let state = column::state(row, 2)?;
         let is_expired = rules::is_expired(state, column::moment_or_none(row, 4)?, now);
         let purchase = ExistingPurchase {
@@ -178,9 +167,9 @@ impl FoundPurchase {
 }
 
 /// Reads the reply, or only its size if that is large: see the queries.
-fn reply(row: &Row<'_>) -> rusqlite::Result<EarlierReply> {
+fn reply(row: &Row<'_>) -> Result<EarlierReply> {
     let Some(bytes) = row.get(5)? else { return Ok(EarlierReply::NotKept) };
-    let Some(body) = row.get::<_, Option<Vec<u8>>>(8)? else {
+    let Some(body) = row.get::<Option<Vec<u8>>>(8)? else {
         return Ok(EarlierReply::Kept { bytes });
     };
     let (status, is_json) = (row.get(6)?, row.get(7)?);

@@ -7,11 +7,9 @@
 use std::collections::BTreeSet;
 use std::ops::{Bound, ControlFlow};
 
-use rusqlite::{Connection, Row, params};
-
 use super::Result;
-use super::statements::Statements;
 use crate::store::Digest;
+use crate::store::engine::{Engine, Row, Sql, params};
 
 /// How many keys are written at once: as many as a transaction may add.
 const SLICE: usize = 256;
@@ -76,7 +74,7 @@ impl DedupeKeys {
     /// that those of other processes come after all that wait.
     pub(super) fn search<T>(
         &self,
-        statements: &Statements<'_>,
+        db: &dyn Engine,
         key: &Digest,
         mut read: impl FnMut(i64) -> Result<ControlFlow<T>>,
     ) -> Result<Option<T>> {
@@ -88,7 +86,7 @@ impl DedupeKeys {
         }
         let next = if self.may_wait { INDEXED } else { INDEXED_OR_WAITING };
         let mut last = i64::MAX;
-        while let Some(number) = statements.first(next, params![key, last], |row| row.get(0))? {
+        while let Some(number) = db.first(next, params![key, last], |row| row.get(0))? {
             if let ControlFlow::Break(found) = read(number)? {
                 return Ok(Some(found));
             }
@@ -97,31 +95,23 @@ impl DedupeKeys {
         Ok(None)
     }
 
-    pub(super) fn add(
-        &mut self,
-        statements: &Statements<'_>,
-        (key, number): (&Digest, i64),
-    ) -> Result<()> {
+    pub(super) fn add(&mut self, db: &dyn Engine, (key, number): (&Digest, i64)) -> Result<()> {
         let entry = (shortened(key), number);
         if !self.may_wait {
-            return write(statements, entry);
+            return write(db, entry);
         }
         self.waiting.insert(entry);
         self.changes.push((entry, Change::Added));
         Ok(())
     }
 
-    pub(super) fn remove(
-        &mut self,
-        statements: &Statements<'_>,
-        (key, number): (&Digest, i64),
-    ) -> Result<()> {
+    pub(super) fn remove(&mut self, db: &dyn Engine, (key, number): (&Digest, i64)) -> Result<()> {
         let entry = (shortened(key), number);
         if self.waiting.remove(&entry) {
             self.changes.push((entry, Change::Removed));
         }
         let remove = "DELETE FROM dedupe_keys WHERE key = ? AND number = ?";
-        statements.run(remove, entry)?;
+        db.run(remove, params![entry.0, entry.1])?;
         Ok(())
     }
 
@@ -130,12 +120,12 @@ impl DedupeKeys {
         self.waiting.len() > self.max_waiting || self.is_overdue && !self.waiting.is_empty()
     }
 
-    pub(super) fn write_next(&mut self, statements: &Statements<'_>) -> Result<()> {
+    pub(super) fn write_next(&mut self, db: &dyn Engine) -> Result<()> {
         let from = self.last_written.map_or(Bound::Unbounded, Bound::Excluded);
         let next = self.waiting.range((from, Bound::Unbounded)).take(SLICE);
         let next: Vec<_> = next.copied().collect();
         for entry in &next {
-            write(statements, *entry)?;
+            write(db, *entry)?;
             self.waiting.remove(entry);
             self.changes.push((*entry, Change::Removed));
         }
@@ -145,14 +135,14 @@ impl DedupeKeys {
 
     /// Records up to which purchase the index has all keys. `latest` is the last one, and its key was
     /// added.
-    pub(super) fn advance(&mut self, statements: &Statements<'_>, latest: i64) -> Result<()> {
+    pub(super) fn advance(&mut self, db: &dyn Engine, latest: i64) -> Result<()> {
         if !self.may_wait {
             return Ok(());
         }
         let oldest = self.waiting.iter().map(|(_, number)| *number).min();
         let complete = oldest.map_or(latest, |oldest| oldest - 1);
         self.is_overdue = latest - complete > self.max_age();
-        statements.run("UPDATE identity SET keys_through = ?", [complete])?;
+        db.run("UPDATE identity SET keys_through = ?", [complete])?;
         Ok(())
     }
 
@@ -162,26 +152,23 @@ impl DedupeKeys {
 
     /// Lets the keys wait that were waiting when the last server ended. Those of many purchases, after
     /// a migration for example, are written at once.
-    pub(super) fn recover(&mut self, connection: &Connection) -> Result<()> {
+    pub(super) fn recover(&mut self, db: &dyn Engine) -> Result<()> {
         self.clear();
         self.let_wait();
         let through = "SELECT coalesce((SELECT keys_through FROM identity), 0),
             coalesce((SELECT max(number) FROM purchases), 0)";
         let (through, latest): (i64, i64) =
-            connection.query_row(through, [], |row| Ok((row.get(0)?, row.get(1)?)))?;
+            db.one(through, (), |row| Ok((row.get(0)?, row.get(1)?)))?;
         let later = "SELECT key, number FROM purchase_keys WHERE number > ?";
         if latest - through <= self.max_age() {
             let entry = |row: &Row<'_>| Ok((row.get(0)?, row.get(1)?));
-            self.waiting = connection
-                .prepare(later)?
-                .query_map([through], entry)?
-                .collect::<Result<_, _>>()?;
+            self.waiting = db.all(later, [through], entry)?.into_iter().collect();
             return Ok(());
         }
         let write =
             format!("INSERT OR IGNORE INTO dedupe_keys (key, number) {later} ORDER BY 1, 2");
-        connection.execute(&write, [through])?;
-        connection.execute("UPDATE identity SET keys_through = ?", [latest])?;
+        db.run(&write, [through])?;
+        db.run("UPDATE identity SET keys_through = ?", [latest])?;
         Ok(())
     }
 
@@ -208,24 +195,28 @@ fn shortened(key: &Digest) -> ShortKey {
     std::array::from_fn(|at| key[at])
 }
 
-fn write(statements: &Statements<'_>, entry: Entry) -> Result<()> {
-    statements.run("INSERT OR IGNORE INTO dedupe_keys (key, number) VALUES (?, ?)", entry)?;
+fn write(db: &dyn Engine, entry: Entry) -> Result<()> {
+    let write = "INSERT OR IGNORE INTO dedupe_keys (key, number) VALUES (?, ?)";
+    db.run(write, params![entry.0, entry.1])?;
     Ok(())
 }
 
 #[cfg(test)]
 mod tests {
+    use rusqlite::Connection;
+
     use super::*;
+    use crate::store::sqlite::engine::SqliteEngine;
     use crate::store::sqlite::schema;
 
     const MAX_WAITING: usize = 1_000;
 
-    fn file() -> Connection {
+    fn file() -> SqliteEngine {
         let mut file = Connection::open_in_memory().unwrap();
         schema::migrate(&mut file).unwrap();
         file.execute("INSERT INTO identity VALUES (1, 'ledger', zeroblob(16), '', 0, 0)", [])
             .unwrap();
-        file
+        SqliteEngine { connection: file }
     }
 
     fn waiting() -> DedupeKeys {
@@ -239,38 +230,37 @@ mod tests {
         *blake3::hash(&number.to_be_bytes()).as_bytes()
     }
 
-    fn latest(keys: &DedupeKeys, statements: &Statements<'_>, key: &Digest) -> Option<i64> {
-        keys.search(statements, key, |number| Ok(ControlFlow::Break(number))).unwrap()
+    fn latest(keys: &DedupeKeys, db: &dyn Engine, key: &Digest) -> Option<i64> {
+        keys.search(db, key, |number| Ok(ControlFlow::Break(number))).unwrap()
     }
 
     #[test]
     fn index_is_complete_as_recorded_after_each_transaction() {
         let file = file();
-        let statements = Statements::new(&file);
         let (mut keys, mut last) = (waiting(), 0);
         for transaction in 0..3_000 {
-            file.execute_batch("BEGIN").unwrap();
+            file.run("BEGIN", ()).unwrap();
             let added = last + 1..=last + 1 + transaction % 9;
             for number in added.clone() {
-                keys.add(&statements, (&key(number), number)).unwrap();
+                keys.add(&file, (&key(number), number)).unwrap();
             }
             if keys.are_due() {
-                keys.write_next(&statements).unwrap();
+                keys.write_next(&file).unwrap();
             }
-            keys.advance(&statements, *added.end()).unwrap();
+            keys.advance(&file, *added.end()).unwrap();
             if transaction % 50 == 0 {
-                file.execute_batch("ROLLBACK").unwrap();
+                file.run("ROLLBACK", ()).unwrap();
                 keys.rolled_back();
-                assert_eq!(latest(&keys, &statements, &key(last + 1)), None);
+                assert_eq!(latest(&keys, &file, &key(last + 1)), None);
             } else {
-                file.execute_batch("COMMIT").unwrap();
+                file.run("COMMIT", ()).unwrap();
                 keys.committed();
                 last = *added.end();
             }
             assert!(keys.waiting.len() <= MAX_WAITING + 9, "{} wait", keys.waiting.len());
             let state = "SELECT keys_through, (SELECT count(*) FROM dedupe_keys) FROM identity";
             let (through, written): (i64, usize) =
-                file.query_row(state, [], |row| Ok((row.get(0)?, row.get(1)?))).unwrap();
+                file.one(state, (), |row| Ok((row.get(0)?, row.get(1)?))).unwrap();
             let oldest = keys.waiting.iter().map(|(_, number)| *number).min().unwrap_or(i64::MAX);
             assert!(through < oldest, "{oldest} is not in the index through {through}");
             // A start reads four times as many purchases as keys may wait.
@@ -278,34 +268,32 @@ mod tests {
             assert_eq!(i64::try_from(written + keys.waiting.len()).unwrap(), last);
         }
         for number in 1..=last {
-            assert_eq!(latest(&keys, &statements, &key(number)), Some(number));
+            assert_eq!(latest(&keys, &file, &key(number)), Some(number));
         }
     }
 
     #[test]
     fn few_keys_among_many_purchases_do_not_wait_for_ever() {
         let file = file();
-        let statements = Statements::new(&file);
         let mut keys = waiting();
         let through = || -> i64 {
-            file.query_row("SELECT keys_through FROM identity", [], |row| row.get(0)).unwrap()
+            file.one("SELECT keys_through FROM identity", (), |row| row.get(0)).unwrap()
         };
-        keys.advance(&statements, 50_000).unwrap();
+        keys.advance(&file, 50_000).unwrap();
         assert_eq!(through(), 50_000, "none waits");
-        keys.add(&statements, (&key(50_001), 50_001)).unwrap();
+        keys.add(&file, (&key(50_001), 50_001)).unwrap();
         for (last, is_due) in [(54_000, false), (54_001, true)] {
-            keys.advance(&statements, last).unwrap();
+            keys.advance(&file, last).unwrap();
             assert_eq!((through(), keys.are_due()), (50_000, is_due));
         }
-        keys.write_next(&statements).unwrap();
-        keys.advance(&statements, 54_002).unwrap();
+        keys.write_next(&file).unwrap();
+        keys.advance(&file, 54_002).unwrap();
         assert_eq!((through(), keys.are_due()), (54_002, false));
     }
 
     #[test]
     fn all_purchases_of_a_key_are_found_latest_first_wherever_they_are() {
         let file = file();
-        let statements = Statements::new(&file);
         let mut keys = waiting();
         let numbers = |keys: &DedupeKeys| {
             let mut found = Vec::new();
@@ -313,26 +301,26 @@ mod tests {
                 found.push(number);
                 Ok(ControlFlow::<()>::Continue(()))
             };
-            keys.search(&statements, &key(0), note).unwrap();
+            keys.search(&file, &key(0), note).unwrap();
             found
         };
         for number in [3, 4] {
-            keys.add(&statements, (&key(0), number)).unwrap();
+            keys.add(&file, (&key(0), number)).unwrap();
         }
-        keys.write_next(&statements).unwrap();
-        keys.add(&statements, (&key(1), 5)).unwrap();
+        keys.write_next(&file).unwrap();
+        keys.add(&file, (&key(1), 5)).unwrap();
         keys.committed();
         for number in [6, 7] {
-            keys.add(&statements, (&key(0), number)).unwrap();
+            keys.add(&file, (&key(0), number)).unwrap();
         }
         assert_eq!(numbers(&keys), [7, 6, 4, 3]);
         keys.rolled_back();
         assert_eq!(numbers(&keys), [4, 3]);
-        keys.remove(&statements, (&key(0), 4)).unwrap();
+        keys.remove(&file, (&key(0), 4)).unwrap();
         assert_eq!(numbers(&keys), [3]);
-        keys.remove(&statements, (&key(1), 5)).unwrap();
-        assert_eq!(latest(&keys, &statements, &key(1)), None);
+        keys.remove(&file, (&key(1), 5)).unwrap();
+        assert_eq!(latest(&keys, &file, &key(1)), None);
         keys.rolled_back();
-        assert_eq!(latest(&keys, &statements, &key(1)), Some(5));
+        assert_eq!(latest(&keys, &file, &key(1)), Some(5));
     }
 }

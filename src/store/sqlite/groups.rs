@@ -2,15 +2,13 @@
 
 use std::sync::Arc;
 
-use rusqlite::params;
-
-use super::column::Sql;
 use super::command::Durability;
 use super::handle::SqliteStore;
 use super::ledger::Ledger;
 use super::limits;
 use super::{Result, audit_log};
 use crate::contract::money::Usd;
+use crate::store::engine::{Sql, params};
 use crate::store::{
     Actor, BudgetScope, Group, GroupChange, GroupError, KeptLimit, Period, SpendLimit, Unavailable,
 };
@@ -41,10 +39,10 @@ impl SqliteStore {
                 (SELECT count(*) FROM members WHERE group_name = groups.name AND revoked IS NULL)
             FROM groups ORDER BY name";
         self.query(move |ledger| {
-            Ok(ledger.connection.all(all, [], |row| {
+            ledger.db.all(all, (), |row| {
                 let budget = limits::limit(row, 1)?;
                 Ok(Group { name: row.get(0)?, budget, members: row.get(5)? })
-            })?)
+            })
         })
         .await
     }
@@ -74,14 +72,13 @@ impl Ledger {
             OR EXISTS (SELECT 1 FROM subjects JOIN subject_logins AS login
                 ON login.issuer = subjects.issuer AND login.subject = subjects.name
                 WHERE group_name = ?1)";
-        let known =
-            self.connection.query_row(known, [name], |row| Ok((row.get(0)?, row.get(1)?)))?;
+        let known = self.db.one(known, [name], |row| Ok((row.get(0)?, row.get(1)?)))?;
         if let Err(refused) = change.check(known) {
             return Ok(Err(refused));
         }
         let budget =
             "SELECT day_micros, week_micros, month_micros, ever_micros FROM groups WHERE name = ?";
-        let old = self.connection.first(budget, [name], |row| limits::limit(row, 0))?;
+        let old = self.db.first(budget, [name], |row| limits::limit(row, 0))?;
         let old = old.unwrap_or_default();
         let new = match change {
             GroupChange::Add(limit) => Some(limit),
@@ -89,15 +86,15 @@ impl Ledger {
             GroupChange::Remove => None,
         };
         let (by, limits) = ((by, self.now()), (old, new.unwrap_or_default()));
-        audit_log::write_group_change(&self.connection, by, (name, change), limits)?;
+        audit_log::write_group_change(&self.db, by, (name, change), limits)?;
         if let Some(limit) = new {
             let [day, week, month, ever] =
                 Period::ALL.map(|period| limit.get(period).map(Usd::as_micros));
             let write = "INSERT OR REPLACE INTO groups
                 (name, day_micros, week_micros, month_micros, ever_micros) VALUES (?, ?, ?, ?, ?)";
-            self.connection.run(write, params![name, day, week, month, ever])?;
+            self.db.run(write, params![name, day, week, month, ever])?;
         } else {
-            self.connection.run("DELETE FROM groups WHERE name = ?", [name])?;
+            self.db.run("DELETE FROM groups WHERE name = ?", [name])?;
         }
         self.forget_limits();
         Ok(Ok(()))

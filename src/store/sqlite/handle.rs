@@ -6,7 +6,6 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use std::{fmt, thread};
 
-use rusqlite::Connection;
 use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::sync::oneshot;
 
@@ -17,10 +16,10 @@ use super::file::FileId;
 use super::identity::LedgerIdentity;
 use super::ledger::Ledger;
 use super::reader::ReportReader;
-use super::statements::Statements;
 use super::writer::{SharedWriter, Writer};
-use super::{LockHolder, Result, StoreError, lock};
+use super::{LockHolder, Result, lock};
 use crate::metrics::Histogram;
+use crate::store::engine::Engine;
 use crate::store::{AccountLimit, Cause, Clock, PurchaseId, Reason, Unavailable};
 use crate::sync::pause;
 
@@ -102,16 +101,7 @@ impl SqliteStore {
     pub(super) async fn run<T: Send + 'static>(
         &self,
         durability: Durability,
-        mut work: impl FnMut(&Ledger) -> Result<T> + Send + 'static,
-    ) -> Result<T, Unavailable> {
-        self.run_prepared(durability, move |ledger, _| work(ledger)).await
-    }
-
-    /// [`run`](Self::run) with the statements that are kept prepared.
-    pub(super) async fn run_prepared<T: Send + 'static>(
-        &self,
-        durability: Durability,
-        work: impl FnMut(&Ledger, &Statements<'_>) -> Result<T> + Send + 'static,
+        work: impl FnMut(&Ledger) -> Result<T> + Send + 'static,
     ) -> Result<T, Unavailable> {
         self.inner.gate.check()?;
         self.execute(durability, false, work).await
@@ -129,22 +119,20 @@ impl SqliteStore {
     pub(super) async fn run_while_starting<T: Send + 'static>(
         &self,
         durability: Durability,
-        mut work: impl FnMut(&Ledger) -> Result<T> + Send + 'static,
+        work: impl FnMut(&Ledger) -> Result<T> + Send + 'static,
     ) -> Result<T, Unavailable> {
-        self.execute(durability, false, move |ledger: &Ledger, _: &Statements<'_>| work(ledger))
-            .await
+        self.execute(durability, false, work).await
     }
 
     pub(super) async fn run_report<T: Send + 'static>(
         &self,
-        query: impl FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
+        query: impl FnOnce(&dyn Engine) -> Result<T> + Send + 'static,
     ) -> Result<T, Unavailable> {
         match (&self.inner.report_reader, &self.inner.executor) {
             (Some(reports), _) => reports.read(query).await,
             (None, Executor::Inline(writer)) => {
                 let writer = writer.lock().map_err(|_| writer_gone())?;
-                query(&writer.ledger.connection)
-                    .map_err(|error| StoreError::from(error).unavailable())
+                query(&writer.ledger.db).map_err(|error| error.unavailable())
             }
             (None, _) => Err(self.closed_error()),
         }
@@ -153,9 +141,8 @@ impl SqliteStore {
     pub(super) fn notify(
         &self,
         durability: Durability,
-        mut work: impl FnMut(&Ledger) -> Result<()> + Send + 'static,
+        work: impl FnMut(&Ledger) -> Result<()> + Send + 'static,
     ) {
-        let work = move |ledger: &Ledger, _: &Statements<'_>| work(ledger);
         drop(self.enqueue(notification(durability, work)));
     }
 
@@ -163,7 +150,7 @@ impl SqliteStore {
     /// transaction, or for a second. Until then, a crash loses it. `work` gets the current time.
     pub(super) fn notify_later<W>(&self, work: impl FnOnce(Duration) -> W)
     where
-        W: FnMut(&Ledger, &Statements<'_>) -> Result<()> + Send + 'static,
+        W: FnMut(&Ledger) -> Result<()> + Send + 'static,
     {
         let mut command = notification(Durability::Buffered, work(self.now()));
         command.set_brief();
@@ -178,7 +165,7 @@ impl SqliteStore {
         &self,
         durability: Durability,
         is_brief: bool,
-        work: impl FnMut(&Ledger, &Statements<'_>) -> Result<T> + Send + 'static,
+        work: impl FnMut(&Ledger) -> Result<T> + Send + 'static,
     ) -> Result<T, Unavailable> {
         let (mut command, reply) = request(durability, work);
         if is_brief {

@@ -3,21 +3,21 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use rusqlite::{Connection, Row, ToSql, params};
 use uuid::Uuid;
 
 use super::Result;
-use super::column::{self, Sql, nanos};
+use super::column::{self, nanos};
 use super::command::Durability;
 use super::handle::SqliteStore;
 use super::ledger::Ledger;
 use super::outbox;
+use crate::store::engine::{Engine, Row, Sql, ToSqlValue, params};
 use crate::store::{Job, JobState, KeyId, PurchaseId, StatusUpdate, Unavailable};
 
 impl SqliteStore {
     pub(in crate::store) async fn insert_job(&self, job: &Job) -> Result<(), Unavailable> {
         let job = job.clone();
-        let write = move |ledger: &Ledger| insert(&ledger.connection, &job);
+        let write = move |ledger: &Ledger| insert(&ledger.db, &job);
         self.run(Durability::Synced, write).await
     }
 
@@ -55,14 +55,14 @@ impl SqliteStore {
                     AND (state = 'open' OR (state = 'failed' AND ?3 = 'finished'))";
             let StatusUpdate { at, body, state } = &update;
             let values = params![nanos(*at), &body[..], state.name(), request_id];
-            if ledger.connection.run(write, values)? == 1 {
-                outbox::write_job(&ledger.connection, &request_id, *state, ledger.now())?;
+            if ledger.db.run(write, values)? == 1 {
+                outbox::write_job(&ledger.db, &request_id, *state, ledger.now())?;
                 return Ok(true);
             }
             // A newer address of the result. When it was finished, and that it was, are known.
             let renew = "UPDATE jobs SET body = ?1
                 WHERE request_id = ?2 AND state = 'finished' AND ?3 = 'finished'";
-            Ok(ledger.connection.run(renew, params![&body[..], request_id, state.name()])? == 1)
+            Ok(ledger.db.run(renew, params![&body[..], request_id, state.name()])? == 1)
         };
         self.run(Durability::Buffered, write).await
     }
@@ -107,14 +107,14 @@ impl SqliteStore {
                 ORDER BY status_at DESC, number DESC LIMIT ?";
             let took =
                 |row: &Row<'_>| Ok(column::moment(row, 1)?.saturating_sub(column::moment(row, 0)?));
-            Ok(ledger.connection.all(latest, params![model, column::signed(most)], took)?)
+            ledger.db.all(latest, params![model, column::signed(most)], took)
         };
         // A job that is resumed at the start needs it.
         self.run_while_starting(Durability::Buffered, find).await
     }
 }
 
-pub(super) fn insert(connection: &Connection, job: &Job) -> Result<()> {
+pub(super) fn insert(db: &dyn Engine, job: &Job) -> Result<()> {
     let insert = "INSERT INTO jobs
         (request_id, owner, key, model, price_micros, at, purchase, prompt)
         VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (request_id) DO NOTHING";
@@ -128,20 +128,20 @@ pub(super) fn insert(connection: &Connection, job: &Job) -> Result<()> {
         job.purchase.map(|id| id.0.into_bytes()),
         job.prompt,
     ];
-    connection.run(insert, values)?;
+    db.run(insert, values)?;
     Ok(())
 }
 
-fn jobs(ledger: &Ledger, which: &str, values: &[&dyn ToSql]) -> Result<Vec<Job>> {
+fn jobs(ledger: &Ledger, which: &str, values: &[&dyn ToSqlValue]) -> Result<Vec<Job>> {
     let query = format!(
         "SELECT request_id, owner, key, model, price_micros, at, status_at, body, state, purchase,
             prompt
          FROM jobs {which}"
     );
-    Ok(ledger.connection.all(&query, values, read)?)
+    ledger.db.all(&query, values, read)
 }
 
-fn read(row: &Row<'_>) -> rusqlite::Result<Job> {
+fn read(row: &Row<'_>) -> Result<Job> {
     let body: Option<Vec<u8>> = row.get(7)?;
     let latest = match body {
         Some(body) => Some(StatusUpdate {
@@ -153,9 +153,9 @@ fn read(row: &Row<'_>) -> rusqlite::Result<Job> {
     };
     Ok(Job {
         request_id: row.get(0)?,
-        purchase: row.get::<_, Option<[u8; 16]>>(9)?.map(|id| PurchaseId(Uuid::from_bytes(id))),
+        purchase: row.get::<Option<[u8; 16]>>(9)?.map(|id| PurchaseId(Uuid::from_bytes(id))),
         owner: row.get(1)?,
-        key: row.get::<_, Option<[u8; 8]>>(2)?.map(KeyId),
+        key: row.get::<Option<[u8; 8]>>(2)?.map(KeyId),
         model: row.get(3)?,
         price: column::money(row, 4)?,
         at: column::moment(row, 5)?,

@@ -4,19 +4,20 @@ use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 use std::time::Duration;
 
-use rusqlite::{Connection, params};
 use tracing::warn;
 
+use rusqlite::Connection;
+
 use super::Result;
-use super::column::Sql;
 use super::dedupe_keys::DedupeKeys;
+use super::engine::SqliteEngine;
 use super::file;
 use super::limits::KeptLimits;
 use super::replies::Replies;
 use super::spent::{self, Counters, Scope};
-use super::statements::Statements;
 use crate::clock::{self, Date};
 use crate::contract::money::{Period, Usd};
+use crate::store::engine::{Sql, params};
 use crate::store::rules::{Credit, ScopeBudget, Today, latest_plausible_day};
 use crate::store::{
     Clock, MoneyKind, PeriodSpend, PurchaseId, PurchaseState, ScopeKind, SpendLimit, StoreCapacity,
@@ -24,7 +25,7 @@ use crate::store::{
 use crate::sync::FastMap;
 
 pub(super) struct Ledger {
-    pub(super) connection: Connection,
+    pub(super) db: SqliteEngine,
     /// How long it waits for another process that writes.
     pub(super) busy_timeout: Duration,
     clock: Clock,
@@ -99,7 +100,7 @@ impl<T: Copy> Tracked<T> {
 impl Ledger {
     pub(super) fn new(connection: Connection, capacity: StoreCapacity, clock: Clock) -> Self {
         Self {
-            connection,
+            db: SqliteEngine { connection },
             busy_timeout: file::BUSY_TIMEOUT,
             clock,
             replies: Replies::new(capacity),
@@ -124,9 +125,9 @@ impl Ledger {
     }
 
     /// Drops what was read in earlier transactions if another process has written meanwhile.
-    pub(super) fn begun(&self, statements: &Statements<'_>) -> Result<()> {
+    pub(super) fn begun(&self) -> Result<()> {
         let version = "PRAGMA data_version";
-        let version = statements.first(version, [], |row| row.get(0))?.unwrap_or_default();
+        let version = self.db.first(version, (), |row| row.get(0))?.unwrap_or_default();
         if self.data_version.replace(version) != version {
             self.counters.borrow_mut().forget();
             self.forget_limits();
@@ -139,7 +140,7 @@ impl Ledger {
         let mut limits = self.limits.borrow_mut();
         let kept = match &mut *limits {
             Some(kept) => kept,
-            none => none.insert(KeptLimits::read(&self.connection)?),
+            none => none.insert(KeptLimits::read(&self.db)?),
         };
         Ok(read(kept))
     }
@@ -154,12 +155,12 @@ impl Ledger {
     }
 
     /// Writes what the commands of a transaction have counted. The commit follows.
-    pub(super) fn write_counters(&self, statements: &Statements<'_>) -> Result<()> {
+    pub(super) fn write_counters(&self) -> Result<()> {
         let sql = "UPDATE purchases SET replays = replays + ? WHERE id = ?";
         for (id, count) in self.replays.borrow_mut().drain() {
-            statements.run(sql, params![count, id.0.as_bytes()])?;
+            self.db.run(sql, params![count, id.0.as_bytes()])?;
         }
-        self.counters.borrow_mut().save(statements)
+        self.counters.borrow_mut().save(&self.db)
     }
 
     pub(super) fn committed(&self) {
@@ -186,20 +187,20 @@ impl Ledger {
     /// kind.
     pub(super) fn set_money_kind(&self, money: MoneyKind) -> Result<bool> {
         let give = "INSERT OR IGNORE INTO money (number, kind) VALUES (1, ?)";
-        self.connection.run(give, [money.name()])?;
+        self.db.run(give, [money.name()])?;
         let ask = "SELECT kind = ? FROM money";
-        Ok(self.connection.query_row(ask, [money.name()], |row| row.get(0))?)
+        self.db.one(ask, [money.name()], |row| row.get(0))
     }
 
     pub(super) fn clear(&self) -> Result<()> {
         let tables =
             "SELECT name FROM sqlite_schema WHERE type = 'table' AND name <> 'members_version'";
         // In whatever order the schema lists them; the pragma ends with the transaction.
-        self.connection.execute_batch("PRAGMA defer_foreign_keys = 1")?;
-        for table in self.connection.all(tables, [], |row| row.get::<_, String>(0))? {
-            self.connection.run(&format!("DELETE FROM {table}"), [])?;
+        self.db.run("PRAGMA defer_foreign_keys = 1", ())?;
+        for table in self.db.all(tables, (), |row| row.get::<String>(0))? {
+            self.db.run(&format!("DELETE FROM {table}"), ())?;
         }
-        self.connection.execute("UPDATE members_version SET version = 0", [])?;
+        self.db.run("UPDATE members_version SET version = 0", ())?;
         self.counters.borrow_mut().forget();
         self.forget_limits();
         self.running.borrow_mut().clear();
@@ -222,17 +223,17 @@ impl Ledger {
         }
         let first = "SELECT number FROM purchases WHERE ended_at IS NOT NULL
                      ORDER BY ended_at, number LIMIT 1";
-        let first: i64 = self.connection.query_row(first, [], |row| row.get(0))?;
-        self.connection.execute("DELETE FROM replies WHERE number = ?", [first])?;
+        let first: i64 = self.db.one(first, (), |row| row.get(0))?;
+        self.db.run("DELETE FROM replies WHERE number = ?", [first])?;
         self.remove_key(first)?;
-        self.connection.execute("DELETE FROM purchases WHERE number = ?", [first])?;
+        self.db.run("DELETE FROM purchases WHERE number = ?", [first])?;
         self.ended_count.set(bound);
         self.replies.invalidate();
         Ok(())
     }
 
-    pub(super) fn today(&self, statements: &Statements<'_>, now: Duration) -> Result<Today> {
-        let mut latest = self.counters.borrow_mut().latest_day(&self.connection)?;
+    pub(super) fn today(&self, now: Duration) -> Result<Today> {
+        let mut latest = self.counters.borrow_mut().latest_day(&self.db)?;
         let last = latest_plausible_day(now);
         if let Some(day) = latest.filter(|day| *day > last) {
             if !self.has_warned_of_day.replace(true) {
@@ -242,53 +243,41 @@ impl Ledger {
                 warn!(%ledger_day, %clock_day, "ledger day is ahead of the clock; ignored");
             }
             // What was counted in this transaction is not in the table yet.
-            self.write_counters(statements)?;
-            latest = spent::latest_day_until(&self.connection, last)?;
+            self.write_counters()?;
+            latest = spent::latest_day_until(&self.db, last)?;
         }
         Ok(Today::at(now, latest))
     }
 
-    pub(super) fn spend_of(
-        &self,
-        statements: &Statements<'_>,
-        scope: Scope<'_>,
-        today: Today,
-    ) -> Result<PeriodSpend> {
+    pub(super) fn spend_of(&self, scope: Scope<'_>, today: Today) -> Result<PeriodSpend> {
         let mut counters = self.counters.borrow_mut();
-        today.spend(|period| counters.get(statements, scope, period, today))
+        today.spend(|period| counters.get(&self.db, scope, period, today))
     }
 
     /// Returns a scope's limits with what it has spent in the limited periods. A purchase counts in
     /// days and months, so these are always read.
     pub(super) fn scope_budget(
         &self,
-        statements: &Statements<'_>,
         (scope, limit): (Scope<'_>, SpendLimit),
         today: Today,
     ) -> Result<ScopeBudget> {
         let mut counters = self.counters.borrow_mut();
         let spent = today.spend(|period| match (period, limit.get(period)) {
             (Period::Week | Period::Ever, None) => Ok(Usd::ZERO),
-            _ => counters.get(statements, scope, period, today),
+            _ => counters.get(&self.db, scope, period, today),
         })?;
         Ok(ScopeBudget { scope: scope.kind, limit, spent })
     }
 
     /// Changes a purchase's share of its counters from `before` to `after`.
-    pub(super) fn change_spend(
-        &self,
-        statements: &Statements<'_>,
-        purchase: &Purchase,
-        before: Usd,
-        after: Usd,
-    ) -> Result<()> {
+    pub(super) fn change_spend(&self, purchase: &Purchase, before: Usd, after: Usd) -> Result<()> {
         // Even a free purchase creates its counters: they record that the day was counted in.
         if before == after && before != Usd::ZERO {
             return Ok(());
         }
         let mut counters = self.counters.borrow_mut();
         for scope in purchase.scopes() {
-            counters.change(statements, scope, purchase.today, (before, after))?;
+            counters.change(&self.db, scope, purchase.today, (before, after))?;
         }
         Ok(())
     }

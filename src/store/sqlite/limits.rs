@@ -3,11 +3,10 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use rusqlite::{Connection, Row, params};
-
 use super::Result;
-use super::column::{self, Sql, nanos};
+use super::column::{self, nanos};
 use crate::contract::money::Usd;
+use crate::store::engine::{Engine, Row, Sql, StoreError, params};
 use crate::store::{Extra, SpendLimit};
 
 /// In memory, so that a purchase reads no table for them.
@@ -32,13 +31,13 @@ impl KeptLimits {
         })
     }
 
-    pub(super) fn read(connection: &Connection) -> Result<Self> {
+    pub(super) fn read(db: &dyn Engine) -> Result<Self> {
         let groups = "SELECT name, day_micros, week_micros, month_micros, ever_micros FROM groups";
-        let read = |row: &Row<'_>| Ok((row.get::<_, String>(0)?.into_boxed_str(), limit(row, 1)?));
-        let groups = connection.all(groups, [], read)?.into_iter().collect();
-        let all = connection.all("SELECT caller, micros, until FROM extras", [], |row| {
+        let read = |row: &Row<'_>| Ok((row.get::<String>(0)?.into_boxed_str(), limit(row, 1)?));
+        let groups = db.all(groups, (), read)?.into_iter().collect();
+        let all = db.all("SELECT caller, micros, until FROM extras", (), |row| {
             let (amount, until) = (column::money(row, 1)?, column::moment(row, 2)?);
-            Ok((row.get::<_, String>(0)?.into_boxed_str(), Extra { amount, until }))
+            Ok((row.get::<String>(0)?.into_boxed_str(), Extra { amount, until }))
         })?;
         let mut extras = HashMap::<_, Vec<_>>::new();
         for (caller, extra) in all {
@@ -49,26 +48,26 @@ impl KeptLimits {
 }
 
 pub(super) fn add_extra(
-    connection: &Connection,
+    db: &dyn Engine,
     caller: &str,
     Extra { amount, until }: Extra,
     now: Duration,
 ) -> Result<()> {
     let insert = "INSERT INTO extras (caller, micros, until, at) VALUES (?, ?, ?, ?)";
     let amount = column::signed(amount.as_micros());
-    connection.run(insert, params![caller, amount, nanos(until), nanos(now)])?;
+    db.run(insert, params![caller, amount, nanos(until), nanos(now)])?;
     Ok(())
 }
 
 /// Ends the extras of a caller that are in force, and returns their number.
-pub(super) fn end_extras(connection: &Connection, caller: &str, now: Duration) -> Result<usize> {
+pub(super) fn end_extras(db: &dyn Engine, caller: &str, now: Duration) -> Result<usize> {
     let end = "UPDATE extras SET until = ?1 WHERE caller = ?2 AND until > ?1";
-    Ok(connection.run(end, params![nanos(now), caller])?)
+    db.run(end, params![nanos(now), caller])
 }
 
 /// Reads the amounts of a day, a week, a month and ever from four columns.
-pub(super) fn limit(row: &Row<'_>, first: usize) -> rusqlite::Result<SpendLimit> {
-    let amount = |at| Ok::<_, rusqlite::Error>(row.get::<_, Option<u64>>(at)?.map(Usd::micros));
+pub(super) fn limit(row: &Row<'_>, first: usize) -> Result<SpendLimit> {
+    let amount = |at| Ok::<_, StoreError>(row.get::<Option<u64>>(at)?.map(Usd::micros));
     Ok(SpendLimit {
         day: amount(first)?,
         week: amount(first + 1)?,

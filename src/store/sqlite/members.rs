@@ -6,9 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use rusqlite::{Connection, params};
-
-use super::column::{self, Sql, nanos};
+use super::column::{self, nanos};
 use super::command::Durability;
 use super::handle::SqliteStore;
 use super::ledger::Ledger;
@@ -16,6 +14,7 @@ use super::limits;
 use super::{Result, audit_log};
 use crate::contract::money::Usd;
 use crate::contract::selection::Selection;
+use crate::store::engine::{Engine, Row, Sql, params};
 use crate::store::member::MAX_LOGINS_PER_MEMBER;
 use crate::store::{
     Actor, Caller, Digest, LoginSession, Member, MemberChange, MemberError, Period, Role,
@@ -44,35 +43,35 @@ impl SqliteStore {
     ) -> Result<Result<(), (Arc<str>, MemberError)>, Unavailable> {
         let by = by.clone();
         let step = move |ledger: &Ledger| {
-            let connection = &ledger.connection;
-            connection.execute_batch("SAVEPOINT members")?;
+            let db = &ledger.db;
+            db.run("SAVEPOINT members", ())?;
             for (name, change) in &changes {
                 let now = ledger.now();
-                let before =
-                    connection.first(&format!("{MEMBERS} WHERE name = ?"), [name], member)?;
+                let before = db.first(&format!("{MEMBERS} WHERE name = ?"), [name], member)?;
                 let needs_other_admin = by.is_caller()
                     && change.ends_admin()
                     && before.as_ref().is_some_and(Member::is_active_admin);
                 let (by, before) = ((&by, now), (&**name, before.as_ref()));
-                audit_log::write_member_change(connection, by, before, change)?;
-                let mut applied = apply_change(connection, before, change, now)?;
-                if applied.is_ok() && needs_other_admin && !has_admin(connection)? {
+                audit_log::write_member_change(db, by, before, change)?;
+                let mut applied = apply_change(db, before, change, now)?;
+                if applied.is_ok() && needs_other_admin && !has_admin(db)? {
                     applied = Err(MemberError::LastAdmin);
                 }
                 if let Err(error) = applied {
-                    connection.execute_batch("ROLLBACK TO members; RELEASE members")?;
+                    db.run("ROLLBACK TO SAVEPOINT members", ())?;
+                    db.run("RELEASE SAVEPOINT members", ())?;
                     return Ok(Err((Arc::clone(name), error)));
                 }
             }
             if let Some(fingerprint) = fingerprint {
-                set_token_secret_fingerprint(connection, fingerprint)?;
+                set_token_secret_fingerprint(db, fingerprint)?;
                 // Only new tokens come with a fingerprint.
                 for (name, _) in &changes {
                     let write = "UPDATE members SET secret = ? WHERE name = ?";
-                    connection.run(write, params![fingerprint, name])?;
+                    db.run(write, params![fingerprint, name])?;
                 }
             }
-            connection.execute_batch("RELEASE members")?;
+            db.run("RELEASE SAVEPOINT members", ())?;
             ledger.forget_limits();
             Ok(Ok(()))
         };
@@ -81,7 +80,7 @@ impl SqliteStore {
 
     pub(in crate::store) async fn members(&self) -> Result<Vec<Member>, Unavailable> {
         self.run_while_starting(Durability::Buffered, move |ledger| {
-            Ok(ledger.connection.all(&format!("{MEMBERS} ORDER BY name"), [], member)?)
+            ledger.db.all(&format!("{MEMBERS} ORDER BY name"), (), member)
         })
         .await
     }
@@ -91,33 +90,33 @@ impl SqliteStore {
     ) -> Result<Vec<Arc<str>>, Unavailable> {
         let earlier = "SELECT name FROM members, secret
             WHERE revoked IS NULL AND members.secret <> secret.print";
-        self.query(move |ledger| Ok(ledger.connection.all(earlier, [], |row| row.get(0))?)).await
+        self.query(move |ledger| ledger.db.all(earlier, (), |row| row.get(0))).await
     }
 
     pub(in crate::store) async fn log_in(&self, session: &LoginSession) -> Result<(), Unavailable> {
         let session = session.clone();
         let keep = move |ledger: &Ledger| {
-            let (connection, now) = (&ledger.connection, nanos(ledger.now()));
+            let (db, now) = (&ledger.db, nanos(ledger.now()));
             let LoginSession { id, member, token, expires_at } = &session;
-            connection.run(&format!("DELETE FROM logins WHERE NOT ({VALID_SESSION})"), [now])?;
-            connection.run(
+            db.run(&format!("DELETE FROM logins WHERE NOT ({VALID_SESSION})"), [now])?;
+            db.run(
                 "INSERT OR REPLACE INTO logins (id, member, token, until) VALUES (?, ?, ?, ?)",
                 params![id, member, token, nanos(*expires_at)],
             )?;
-            connection.run(
+            db.run(
                 "DELETE FROM logins WHERE member = ?1 AND number NOT IN
                     (SELECT number FROM logins WHERE member = ?1 ORDER BY number DESC LIMIT ?2)",
                 params![member, column::signed(MAX_LOGINS_PER_MEMBER)],
             )?;
-            bump_version(connection)
+            bump_version(db)
         };
         self.run(Durability::Synced, keep).await
     }
 
     pub(in crate::store) async fn log_out(&self, id: Digest) -> Result<(), Unavailable> {
         let end = move |ledger: &Ledger| {
-            ledger.connection.run("DELETE FROM logins WHERE id = ?", [id])?;
-            bump_version(&ledger.connection)
+            ledger.db.run("DELETE FROM logins WHERE id = ?", [id])?;
+            bump_version(&ledger.db)
         };
         self.run(Durability::Synced, end).await
     }
@@ -127,15 +126,14 @@ impl SqliteStore {
             "SELECT id, member, token, until FROM logins WHERE {VALID_SESSION} ORDER BY number"
         );
         self.run_while_starting(Durability::Buffered, move |ledger| {
-            let sessions = ledger.connection.all(&valid, [nanos(ledger.now())], |row| {
+            ledger.db.all(&valid, [nanos(ledger.now())], |row| {
                 Ok(LoginSession {
                     id: row.get(0)?,
                     member: row.get(1)?,
                     token: row.get(2)?,
                     expires_at: column::moment(row, 3)?,
                 })
-            });
-            Ok(sessions?)
+            })
         })
         .await
     }
@@ -143,10 +141,8 @@ impl SqliteStore {
     pub(in crate::store) async fn token_secret_fingerprint(
         &self,
     ) -> Result<Option<Digest>, Unavailable> {
-        self.run_while_starting(Durability::Buffered, |ledger| {
-            Ok(token_secret_fingerprint(&ledger.connection)?)
-        })
-        .await
+        self.run_while_starting(Durability::Buffered, |ledger| token_secret_fingerprint(&ledger.db))
+            .await
     }
 
     pub(in crate::store) async fn record_secret(
@@ -154,11 +150,11 @@ impl SqliteStore {
         fingerprint: Digest,
     ) -> Result<SecretRecord, Unavailable> {
         self.run_while_starting(Durability::Synced, move |ledger| {
-            match token_secret_fingerprint(&ledger.connection)? {
+            match token_secret_fingerprint(&ledger.db)? {
                 Some(recorded) if recorded != fingerprint => Ok(SecretRecord::OtherOfMembers),
                 Some(_) => Ok(SecretRecord::Accepted),
                 None => {
-                    set_token_secret_fingerprint(&ledger.connection, fingerprint)?;
+                    set_token_secret_fingerprint(&ledger.db, fingerprint)?;
                     Ok(SecretRecord::Accepted)
                 }
             }
@@ -169,32 +165,30 @@ impl SqliteStore {
     pub(in crate::store) async fn members_version(&self) -> Result<u64, Unavailable> {
         self.run_while_starting(Durability::Buffered, |ledger| {
             let version = "SELECT version FROM members_version";
-            Ok(ledger.connection.first(version, [], |row| row.get(0))?.unwrap_or_default())
+            Ok(ledger.db.first(version, (), |row| row.get(0))?.unwrap_or_default())
         })
         .await
     }
 }
 
-fn has_admin(connection: &Connection) -> Result<bool> {
+fn has_admin(db: &dyn Engine) -> Result<bool> {
     let find = "SELECT 1 FROM members WHERE role = 'admin' AND revoked IS NULL";
-    Ok(connection.first(find, [], |_| Ok(()))?.is_some())
+    Ok(db.first(find, (), |_| Ok(()))?.is_some())
 }
 
-pub(super) fn token_secret_fingerprint(
-    connection: &Connection,
-) -> rusqlite::Result<Option<Digest>> {
+pub(super) fn token_secret_fingerprint(db: &dyn Engine) -> Result<Option<Digest>> {
     let query =
         "SELECT print FROM secret WHERE EXISTS (SELECT 1 FROM members WHERE revoked IS NULL)";
-    connection.first(query, [], |row| row.get(0))
+    db.first(query, (), |row| row.get(0))
 }
 
-fn set_token_secret_fingerprint(connection: &Connection, fingerprint: Digest) -> Result<()> {
-    connection.run("INSERT OR REPLACE INTO secret (number, print) VALUES (1, ?)", [fingerprint])?;
+fn set_token_secret_fingerprint(db: &dyn Engine, fingerprint: Digest) -> Result<()> {
+    db.run("INSERT OR REPLACE INTO secret (number, print) VALUES (1, ?)", [fingerprint])?;
     Ok(())
 }
 
 fn apply_change(
-    connection: &Connection,
+    db: &dyn Engine,
     (name, before): (&str, Option<&Member>),
     change: &MemberChange,
     now: Duration,
@@ -208,45 +202,45 @@ fn apply_change(
     }
     match change {
         MemberChange::Add(member) => {
-            if !add(connection, member)? {
+            if !add(db, member)? {
                 return Ok(Err(MemberError::NameTaken));
             }
         }
         MemberChange::Revoke => {
             let end = "UPDATE members SET revoked = coalesce(revoked, ?) WHERE name = ?";
-            if connection.run(end, params![nanos(now), name])? == 0 {
+            if db.run(end, params![nanos(now), name])? == 0 {
                 return Ok(Err(MemberError::NotFound));
             }
-            end_sessions(connection, name)?;
+            end_sessions(db, name)?;
         }
         MemberChange::Update { role, budget, group, may_buy } => {
             let old = before.map(|member| member.own_budget).unwrap_or_default();
             let new = Some(budget.apply(old)).filter(|new| *new != old);
-            update(connection, name, (*role, new), may_buy.as_ref())?;
+            update(db, name, (*role, new), may_buy.as_ref())?;
             if let Some(group) = group {
                 let write = "UPDATE members SET group_name = ? WHERE name = ?";
-                connection.run(write, params![group, name])?;
+                db.run(write, params![group, name])?;
             }
         }
         MemberChange::Rotate(token, prefix) => {
             let write = "UPDATE members SET token = ?, prefix = ? WHERE name = ?";
-            connection.run(write, params![token, prefix, name])?;
-            end_sessions(connection, name)?;
+            db.run(write, params![token, prefix, name])?;
+            end_sessions(db, name)?;
         }
         MemberChange::Extra(extra) => {
-            limits::add_extra(connection, &caller(name), *extra, now)?;
+            limits::add_extra(db, &caller(name), *extra, now)?;
         }
         MemberChange::EndExtras => {
-            limits::end_extras(connection, &caller(name), now)?;
+            limits::end_extras(db, &caller(name), now)?;
         }
     }
     if let Some(group) = change.group() {
         let ask = "SELECT 1 FROM groups WHERE name = ?";
-        if connection.first(ask, [&**group], |_| Ok(()))?.is_none() {
+        if db.first(ask, [&**group], |_| Ok(()))?.is_none() {
             return Ok(Err(MemberError::UnknownGroup));
         }
     }
-    Ok(Ok(bump_version(connection)?))
+    Ok(Ok(bump_version(db)?))
 }
 
 /// Returns the name of the member as a caller.
@@ -255,7 +249,7 @@ fn caller(name: &str) -> String {
 }
 
 /// Returns whether the name was free.
-fn add(connection: &Connection, member: &Member) -> Result<bool> {
+fn add(db: &dyn Engine, member: &Member) -> Result<bool> {
     let insert = "INSERT INTO members
         (name, role, day_micros, week_micros, month_micros, ever_micros, token, prefix, added,
             revoked, may_buy, group_name)
@@ -274,44 +268,44 @@ fn add(connection: &Connection, member: &Member) -> Result<bool> {
         member.may_buy.as_ref().map(Selection::to_string),
         member.group,
     ];
-    Ok(connection.run(insert, values)? > 0)
+    Ok(db.run(insert, values)? > 0)
 }
 
 fn update(
-    connection: &Connection,
+    db: &dyn Engine,
     name: &str,
     (role, own_budget): (Option<Role>, Option<SpendLimit>),
     may_buy: Option<&Option<Selection>>,
 ) -> Result<()> {
     if let Some(role) = role {
         let write = "UPDATE members SET role = ? WHERE name = ?";
-        connection.run(write, params![role.name(), name])?;
+        db.run(write, params![role.name(), name])?;
     }
     if let Some(limit) = own_budget {
         let [day, week, month, ever] =
             Period::ALL.map(|period| limit.get(period).map(Usd::as_micros));
         let write = "UPDATE members
             SET day_micros = ?, week_micros = ?, month_micros = ?, ever_micros = ? WHERE name = ?";
-        connection.run(write, params![day, week, month, ever, name])?;
+        db.run(write, params![day, week, month, ever, name])?;
     }
     if let Some(may_buy) = may_buy {
         let names = may_buy.as_ref().map(Selection::to_string);
         let write = "UPDATE members SET may_buy = ? WHERE name = ?";
-        connection.run(write, params![names, name])?;
+        db.run(write, params![names, name])?;
     }
     Ok(())
 }
 
-fn end_sessions(connection: &Connection, member: &str) -> Result<usize> {
-    Ok(connection.run("DELETE FROM logins WHERE member = ?", [member])?)
+fn end_sessions(db: &dyn Engine, member: &str) -> Result<usize> {
+    db.run("DELETE FROM logins WHERE member = ?", [member])
 }
 
-pub(super) fn bump_version(connection: &Connection) -> Result<()> {
-    connection.run("UPDATE members_version SET version = version + 1", [])?;
+pub(super) fn bump_version(db: &dyn Engine) -> Result<()> {
+    db.run("UPDATE members_version SET version = version + 1", ())?;
     Ok(())
 }
 
-fn member(row: &rusqlite::Row<'_>) -> rusqlite::Result<Member> {
+fn member(row: &Row<'_>) -> Result<Member> {
     Ok(Member {
         name: row.get(0)?,
         role: column::named(row, 1, &Role::ALL, Role::name)?,
@@ -321,6 +315,6 @@ fn member(row: &rusqlite::Row<'_>) -> rusqlite::Result<Member> {
         prefix: row.get(7)?,
         added_at: column::moment(row, 8)?,
         revoked_at: column::moment_or_none(row, 9)?,
-        may_buy: row.get::<_, Option<String>>(10)?.map(|names| Selection::parse(&names)),
+        may_buy: row.get::<Option<String>>(10)?.map(|names| Selection::parse(&names)),
     })
 }

@@ -12,6 +12,7 @@ mod command_gate;
 mod command_queue;
 mod dedupe;
 mod dedupe_keys;
+mod engine;
 mod file;
 mod groups;
 mod handle;
@@ -31,13 +32,13 @@ mod reports;
 mod schema;
 mod slots;
 mod spent;
-mod statements;
 mod subjects;
 #[cfg(feature = "postgres")]
 pub(super) mod transfer;
 mod writer;
 
-use crate::store::{Cause, Reason, Unavailable};
+use crate::store::engine::{Result, StoreError};
+use crate::store::{Cause, Reason};
 use rusqlite::ErrorCode;
 use std::net::SocketAddr;
 use std::path::Path;
@@ -117,52 +118,6 @@ impl From<rusqlite::Error> for Reason {
             return Self::new(cause, msg);
         }
         Self::new(cause, error.to_string())
-    }
-}
-
-#[derive(Clone, Debug)]
-pub(super) enum StoreError {
-    /// Rolled back. The next transaction may succeed: a lock was held too long.
-    Transient(Unavailable),
-    /// Rolled back for lack of space. A smaller transaction may succeed.
-    DiskFull(Unavailable),
-    /// The state of the file is unknown, so nothing is written until a restart reads it again.
-    ///
-    /// A failed fsync is never retried, because the system may have dropped the pages.
-    Permanent(Unavailable),
-}
-
-pub(super) type Result<T, E = StoreError> = std::result::Result<T, E>;
-
-impl StoreError {
-    pub(super) fn unavailable(&self) -> Unavailable {
-        match self {
-            Self::Transient(why) | Self::DiskFull(why) | Self::Permanent(why) => why.clone(),
-        }
-    }
-}
-
-impl From<rusqlite::Error> for StoreError {
-    fn from(error: rusqlite::Error) -> Self {
-        let reason = Reason::from(error);
-        match reason.cause {
-            Cause::DiskFailed | Cause::Damaged => Self::Permanent(Unavailable(reason)),
-            Cause::DiskFull => Self::DiskFull(Unavailable(reason)),
-            Cause::Starting
-            | Cause::NewerVersion
-            | Cause::Permission
-            | Cause::Replaced
-            | Cause::Moved
-            | Cause::Unreachable
-            | Cause::DeclaredDead
-            | Cause::Other => Self::Transient(Unavailable(reason)),
-        }
-    }
-}
-
-impl From<Unavailable> for StoreError {
-    fn from(why: Unavailable) -> Self {
-        Self::Transient(why)
     }
 }
 

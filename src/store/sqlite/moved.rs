@@ -14,7 +14,7 @@ pub(super) fn destination(connection: &Connection) -> rusqlite::Result<Option<St
 /// Refuses a ledger that was moved.
 pub(super) fn ensure_not_moved(connection: &Connection) -> Result<(), Reason> {
     let find = "SELECT destination, at FROM moved";
-    let read = |row: &Row<'_>| Ok((row.get::<_, String>(0)?, column::moment(row, 1)?));
+    let read = |row: &Row<'_>| Ok((row.get::<_, String>(0)?, column::duration(row.get(1)?)));
     match connection.query_row(find, [], read).optional()? {
         Some((to, at)) => Err(Reason::moved(&to, at)),
         None => Ok(()),

@@ -19,6 +19,7 @@ use uuid::Uuid;
 use super::check::{check, interrupt_on};
 use super::command_gate::CommandGate;
 use super::command_queue::CommandReceiver;
+use super::engine::SqliteEngine;
 use super::file::{self, FileId, Purpose};
 use super::handle::{Executor, SqliteStore, StoreInner, canonical_path};
 use super::identity::LedgerIdentity;
@@ -225,7 +226,8 @@ impl SqliteStore {
     pub(in crate::store) fn needs_token_secret(path: &Path) -> bool {
         let opened = file::connect(&canonical_path(path), Purpose::Inspect);
         opened.is_ok_and(|(file, _)| {
-            members::token_secret_fingerprint(&file).is_ok_and(|print| print.is_some())
+            members::token_secret_fingerprint(&SqliteEngine { connection: file })
+                .is_ok_and(|print| print.is_some())
         })
     }
 
@@ -400,16 +402,17 @@ impl LockedLedger {
         }
         // A deferred transaction that reads first would not wait for another writer.
         let writing = TransactionBehavior::Immediate;
-        let transaction = Transaction::new_unchecked(&ledger.connection, writing).map_err(sql)?;
+        let transaction =
+            Transaction::new_unchecked(&ledger.db.connection, writing).map_err(sql)?;
         ledger.recover().map_err(faulty)?;
         // Saved before the lock is written: if the process dies in between, the two differ, and
         // the next start renames the ledger. A command saves it for that effect, because the
         // recovery may remove what shows that purchases are missing.
         if lock.is_server() || identity.may_lack_purchases {
-            identity.save(&ledger.connection).map_err(faulty)?;
+            identity.save(&ledger.db.connection).map_err(faulty)?;
         }
         transaction.commit().map_err(sql)?;
-        ledger.connection.busy_timeout(file::BUSY_TIMEOUT).map_err(sql)?;
+        ledger.db.connection.busy_timeout(file::BUSY_TIMEOUT).map_err(sql)?;
         lock.write_opened(&identity).map_err(|error| unusable(error.into()))?;
         let mut writer = Writer::new(ledger, OpenMode::Write, Some(lock), gate).map_err(sql)?;
         if let Some(reason) = reason.filter(|_| checks_later) {

@@ -3,15 +3,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use rusqlite::{Connection, params};
 use serde_json::json;
 
 use super::Result;
-use super::column::{self, Sql, nanos};
+use super::column::{self, nanos};
 use super::command::Durability;
 use super::handle::SqliteStore;
 use super::ledger::Ledger;
 use crate::contract::event::EventKind;
+use crate::store::engine::{Engine, Sql, params};
 use crate::store::outbox::{
     ALERT_RETENTION, EVENT_RETENTION, crossing_event_id, event_id, job_events, unknown_event_id,
 };
@@ -60,7 +60,7 @@ const CLAIM: &str = "UPDATE outbox SET due = ?2 WHERE number IN (
 /// Ends the leases of the server that had this file before: its first attempts are repeated at once.
 pub(super) fn recover(ledger: &Ledger) -> Result<()> {
     let end = "UPDATE outbox SET due = ?1 WHERE due > ?1 AND attempts = 0";
-    ledger.connection.run(end, [nanos(ledger.now())])?;
+    ledger.db.run(end, [nanos(ledger.now())])?;
     Ok(())
 }
 
@@ -70,21 +70,20 @@ impl SqliteStore {
         wanted: Arc<[Subscription]>,
     ) -> Result<(), Unavailable> {
         let write = move |ledger: &Ledger| {
-            let known =
-                ledger.connection.all("SELECT event, webhook FROM webhooks", [], |row| {
-                    Ok((row.get::<_, String>(0)?, WebhookId(row.get(1)?)))
-                })?;
+            let known = ledger.db.all("SELECT event, webhook FROM webhooks", (), |row| {
+                Ok((row.get::<String>(0)?, WebhookId(row.get(1)?)))
+            })?;
             let is_wanted = |(event, webhook): &(String, WebhookId)| {
                 wanted.iter().any(|(kind, one)| kind.name() == event && one == webhook)
             };
             for (event, webhook) in known.iter().filter(|row| !is_wanted(row)) {
                 let delete = "DELETE FROM webhooks WHERE event = ? AND webhook = ?";
-                ledger.connection.run(delete, params![event, webhook.0])?;
+                ledger.db.run(delete, params![event, webhook.0])?;
             }
             let insert =
                 "INSERT INTO webhooks (event, webhook) VALUES (?, ?) ON CONFLICT DO NOTHING";
             for (kind, webhook) in wanted.iter() {
-                ledger.connection.run(insert, params![kind.name(), webhook.0])?;
+                ledger.db.run(insert, params![kind.name(), webhook.0])?;
             }
             Ok(())
         };
@@ -102,7 +101,7 @@ impl SqliteStore {
             let now = ledger.now();
             let until = nanos(now.saturating_add(lease));
             let values = params![webhook.0, until, nanos(now), column::signed(most)];
-            let claimed = ledger.connection.all(CLAIM, values, |row| {
+            ledger.db.all(CLAIM, values, |row| {
                 Ok(OutboxEvent {
                     id: row.get(0)?,
                     event: row.get(1)?,
@@ -110,8 +109,7 @@ impl SqliteStore {
                     data: row.get(3)?,
                     attempts: row.get(4)?,
                 })
-            });
-            Ok(claimed?)
+            })
         })
         .await
     }
@@ -123,7 +121,7 @@ impl SqliteStore {
     ) -> Result<(), Unavailable> {
         let delete = "DELETE FROM outbox WHERE id = ? AND webhook = ?";
         self.query(move |ledger| {
-            ledger.connection.run(delete, params![id, webhook.0])?;
+            ledger.db.run(delete, params![id, webhook.0])?;
             Ok(())
         })
         .await
@@ -139,14 +137,14 @@ impl SqliteStore {
             "UPDATE outbox SET due = ?, attempts = attempts + 1 WHERE id = ? AND webhook = ?";
         self.query(move |ledger| {
             let due = nanos(ledger.now().saturating_add(wait));
-            ledger.connection.run(delay, params![due, id, webhook.0])?;
+            ledger.db.run(delay, params![due, id, webhook.0])?;
             Ok(())
         })
         .await
     }
 
     pub(in crate::store) async fn raise_alert(&self, alert: Alert) -> Result<(), Unavailable> {
-        self.query(move |ledger| raise(&ledger.connection, &alert, ledger.now())).await
+        self.query(move |ledger| raise(&ledger.db, &alert, ledger.now())).await
     }
 
     pub(in crate::store) async fn end_alert(
@@ -156,7 +154,7 @@ impl SqliteStore {
     ) -> Result<(), Unavailable> {
         let delete = "DELETE FROM alerts WHERE rule = ? AND whose = ? AND period = 0";
         self.query(move |ledger| {
-            ledger.connection.run(delete, params![kind.name(), whose])?;
+            ledger.db.run(delete, params![kind.name(), whose])?;
             Ok(())
         })
         .await
@@ -164,17 +162,17 @@ impl SqliteStore {
 }
 
 /// Raises an alert, unless it is raised already or no webhook wants it.
-pub(super) fn raise(connection: &Connection, alert: &Alert, now: Duration) -> Result<()> {
+pub(super) fn raise(db: &dyn Engine, alert: &Alert, now: Duration) -> Result<()> {
     let Alert { kind, whose, period, .. } = alert;
     let id = event_id(*kind, &format!("{whose} {period} {}", now.as_nanos()));
-    raise_with_id(connection, alert, &id, now)
+    raise_with_id(db, alert, &id, now)
 }
 
-fn raise_with_id(connection: &Connection, alert: &Alert, id: &str, now: Duration) -> Result<()> {
+fn raise_with_id(db: &dyn Engine, alert: &Alert, id: &str, now: Duration) -> Result<()> {
     let Alert { kind, whose, period, data } = alert;
     let row = params![kind.name(), whose, column::signed(*period), nanos(now)];
-    if connection.run(RAISE, row)? == 1 {
-        connection.run(WRITE, params![id, nanos(now), data, kind.name()])?;
+    if db.run(RAISE, row)? == 1 {
+        db.run(WRITE, params![id, nanos(now), data, kind.name()])?;
     }
     Ok(())
 }
@@ -182,7 +180,7 @@ fn raise_with_id(connection: &Connection, alert: &Alert, id: &str, now: Duration
 /// Reports the budgets of which a purchase has just brought the spending to a threshold. `scopes`
 /// do not include it.
 pub(super) fn write_crossings(
-    connection: &Connection,
+    db: &dyn Engine,
     reservation: &Reservation,
     scopes: &[ScopeBudget],
     (now, today): (Duration, Today),
@@ -214,42 +212,42 @@ pub(super) fn write_crossings(
             data: data.to_string().into(),
         };
         let id = crossing_event_id(reservation.id, &crossing);
-        raise_with_id(connection, &alert, &id, now)?;
+        raise_with_id(db, &alert, &id, now)?;
     }
     Ok(())
 }
 
 /// Reports a purchase that has just become unknown.
-pub(super) fn write_unknown(connection: &Connection, id: PurchaseId, now: Duration) -> Result<()> {
+pub(super) fn write_unknown(db: &dyn Engine, id: PurchaseId, now: Duration) -> Result<()> {
     let (event, purchase) = (unknown_event_id(id), id.to_string());
-    connection.run(WRITE_UNKNOWN, params![event, nanos(now), purchase, id.0.as_bytes()])?;
+    db.run(WRITE_UNKNOWN, params![event, nanos(now), purchase, id.0.as_bytes()])?;
     Ok(())
 }
 
 /// Reports a job that has just reached this state.
 pub(super) fn write_job(
-    connection: &Connection,
+    db: &dyn Engine,
     request_id: &str,
     state: JobState,
     now: Duration,
 ) -> Result<()> {
-    // Without this, the two statements would cost as much as the job's update.
-    if connection.first("SELECT 1 FROM webhooks LIMIT 1", [], |_| Ok(()))?.is_none() {
+    // Without this, the two db would cost as much as the job's update.
+    if db.first("SELECT 1 FROM webhooks LIMIT 1", (), |_| Ok(()))?.is_none() {
         return Ok(());
     }
     let events = job_events(state).into_iter().flatten();
     for (kind, write) in events.zip([WRITE_JOB, WRITE_VIDEO]) {
         let values = params![event_id(kind, request_id), nanos(now), kind.name(), request_id];
-        connection.run(write, values)?;
+        db.run(write, values)?;
     }
     Ok(())
 }
 
 /// Deletes events that nothing has delivered, and alerts of periods that are over.
-pub(super) fn purge(connection: &Connection, now: Duration) -> Result<()> {
+pub(super) fn purge(db: &dyn Engine, now: Duration) -> Result<()> {
     let before = |retention| nanos(now.saturating_sub(retention));
-    connection.run("DELETE FROM outbox WHERE at < ?", [before(EVENT_RETENTION)])?;
+    db.run("DELETE FROM outbox WHERE at < ?", [before(EVENT_RETENTION)])?;
     let over = "DELETE FROM alerts WHERE period <> 0 AND at < ?";
-    connection.run(over, [before(ALERT_RETENTION)])?;
+    db.run(over, [before(ALERT_RETENTION)])?;
     Ok(())
 }

@@ -6,19 +6,18 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::Bytes;
-use rusqlite::{Row, params};
 use tokio::time::timeout;
 use tracing::{error, warn};
 
-use super::column::{self, Sql, nanos};
+use super::column::{self, nanos};
 use super::command::Durability;
 use super::handle::SqliteStore;
 use super::ledger::{Ledger, Purchase};
 use super::schema::IS_RUNNING;
 use super::spent::Scope;
-use super::statements::Statements;
 use super::{Result, file, identity, jobs, outbox, replies, slots};
 use crate::contract::money::Usd;
+use crate::store::engine::{Row, Sql, params};
 use crate::store::model::SYNC_THRESHOLD;
 use crate::store::rules::{self, Credit, ScopeBudget, Today};
 use crate::store::{
@@ -58,9 +57,7 @@ impl SqliteStore {
         // Nothing of it is copied but numbers and references.
         let reservation = reservation.clone();
         let send = send.map(|(slot, account)| (slot.id, account));
-        let reserve = move |ledger: &Ledger, statements: &Statements<'_>| {
-            ledger.reserve(statements, &reservation, send)
-        };
+        let reserve = move |ledger: &Ledger| ledger.reserve(&reservation, send);
         let held = self.execute(durability, !is_expensive, reserve).await?;
         if matches!(held, Ok(_) | Err(ReserveError::InsufficientCredit)) {
             self.inner.credit_used.store(true, Ordering::Relaxed);
@@ -96,7 +93,7 @@ impl SqliteStore {
 
     pub(in crate::store) fn record_balance(&self, watermark: CreditWatermark, balance: Usd) {
         self.notify_later(|as_of| {
-            move |ledger: &Ledger, _: &Statements<'_>| {
+            move |ledger: &Ledger| {
                 let mut credit = ledger.credit.get();
                 credit.record_balance(watermark, balance, as_of);
                 ledger.credit.set(credit);
@@ -122,7 +119,7 @@ impl SqliteStore {
             let sql = "UPDATE purchases SET state = 'sent', unrecognised = max(unrecognised, ?)
                 WHERE id = ? AND ended_at IS NULL";
             let is_unconfirmed = account == AccountStatus::Unconfirmed;
-            match ledger.connection.run(sql, params![is_unconfirmed, id.0.as_bytes()])? {
+            match ledger.db.run(sql, params![is_unconfirmed, id.0.as_bytes()])? {
                 0 => Err(Unavailable("the purchase is not held".into()).into()),
                 _ => Ok(()),
             }
@@ -143,16 +140,12 @@ impl SqliteStore {
             }
             Settlement::Released | Settlement::Unknown => true,
         };
-        let settle = move |ledger: &Ledger, statements: &Statements<'_>| {
-            ledger.settle(statements, id, &settlement)
-        };
+        let settle = move |ledger: &Ledger| ledger.settle(id, &settlement);
         self.execute(Durability::OfPurchase(id), is_brief, settle).await
     }
 
     pub(in crate::store) fn settle_later(&self, id: PurchaseId, settlement: Settlement) {
-        let settle = move |ledger: &Ledger| {
-            ledger.settle(&Statements::new(&ledger.connection), id, &settlement)
-        };
+        let settle = move |ledger: &Ledger| ledger.settle(id, &settlement);
         self.notify(Durability::OfPurchase(id), settle);
     }
 
@@ -166,14 +159,14 @@ impl SqliteStore {
             let body: Vec<u8> = row.get(2)?;
             Ok(KeptReply { status: row.get(0)?, is_json: row.get(1)?, body: body.into() })
         };
-        self.query(move |ledger| Ok(ledger.connection.first(find, [id.0.as_bytes()], read)?)).await
+        self.query(move |ledger| ledger.db.first(find, [id.0.as_bytes()], read)).await
     }
 
     pub(in crate::store) fn mark_delivered(&self, id: PurchaseId) {
         self.notify_later(|_| {
-            move |_: &Ledger, statements: &Statements<'_>| {
+            move |ledger: &Ledger| {
                 let sql = "UPDATE purchases SET delivered = 1 WHERE id = ?";
-                statements.run(sql, [id.0.as_bytes()])?;
+                ledger.db.run(sql, [id.0.as_bytes()])?;
                 Ok(())
             }
         });
@@ -181,7 +174,7 @@ impl SqliteStore {
 
     pub(in crate::store) fn count_replay(&self, id: PurchaseId) {
         self.notify_later(|_| {
-            move |ledger: &Ledger, _: &Statements<'_>| {
+            move |ledger: &Ledger| {
                 ledger.count_replay(id);
                 Ok(())
             }
@@ -212,8 +205,8 @@ impl SqliteStore {
             {
                 warn!(%error, "failed to delete unparsable replies");
             }
-            outbox::purge(&ledger.connection, ledger.now())?;
-            ledger.replies.purge_expired(&ledger.connection, ledger.now())
+            outbox::purge(&ledger.db, ledger.now())?;
+            ledger.replies.purge_expired(&ledger.db, ledger.now())
         })
         .await
     }
@@ -225,8 +218,8 @@ impl SqliteStore {
             for number in 1..=PROBE_WRITES {
                 let is_disk_full = Arc::clone(is_disk_full);
                 let rewrite = move |ledger: &Ledger| {
-                    ledger.connection.run("UPDATE members_version SET version = version", [])?;
-                    ledger.connection.run(REWRITE_LATEST, [])?;
+                    ledger.db.run("UPDATE members_version SET version = version", ())?;
+                    ledger.db.run(REWRITE_LATEST, ())?;
                     // Before the commit: if that fails, the writer sets it again.
                     if number == PROBE_WRITES {
                         is_disk_full.store(false, Ordering::Relaxed);
@@ -250,7 +243,7 @@ impl SqliteStore {
         move |ledger| {
             let Some((identity, id)) = &identity else { return Ok(()) };
             file::ensure_not_replaced(&path, *id)?;
-            identity::ensure_nonce(&ledger.connection, &identity.state.nonce)
+            identity::ensure_nonce(&ledger.db.connection, &identity.state.nonce)
         }
     }
 
@@ -259,9 +252,8 @@ impl SqliteStore {
         scope: BudgetScope,
     ) -> Result<PeriodSpend, Unavailable> {
         self.query(move |ledger| {
-            let statements = Statements::new(&ledger.connection);
-            let today = ledger.today(&statements, ledger.now())?;
-            ledger.spend_of(&statements, Scope::from(&scope), today)
+            let today = ledger.today(ledger.now())?;
+            ledger.spend_of(Scope::from(&scope), today)
         })
         .await
     }
@@ -271,18 +263,17 @@ impl Ledger {
     /// Checks everything before it writes, so that a refusal leaves nothing to roll back.
     pub(super) fn reserve(
         &self,
-        statements: &Statements<'_>,
         reservation: &Reservation,
         send: Option<(SlotId, AccountStatus)>,
     ) -> Result<Result<CreditWatermark, ReserveError>> {
         let now = self.now();
         // A duplicate is answered whatever is left.
-        let expired = match self.find_earlier(statements, reservation, now)? {
+        let expired = match self.find_earlier(reservation, now)? {
             Ok(expired) => expired,
             Err(earlier) => return Ok(Err(earlier)),
         };
-        let today = self.today(statements, now)?;
-        let scopes = self.scope_budgets(statements, reservation, (now, today))?;
+        let today = self.today(now)?;
+        let scopes = self.scope_budgets(reservation, (now, today))?;
         let (mut credit, price) = (self.credit.get(), reservation.price);
         let covered = rules::check_budgets(&scopes, price)
             .and_then(|()| credit.hold(price, reservation.budgets.balance_floor, now));
@@ -292,15 +283,15 @@ impl Ledger {
         if let Some(number) = expired {
             self.clear_dedupe_key(number)?;
         }
-        let inserted = self.insert(statements, reservation, send, (now, today))?;
+        let inserted = self.insert(reservation, send, (now, today))?;
         let known = || Unavailable("the purchase is already in the ledger".into());
         let purchase = inserted.ok_or_else(known)?;
-        self.change_spend(statements, &purchase, Usd::ZERO, price)?;
-        outbox::write_crossings(&self.connection, reservation, &scopes, (now, today))?;
+        self.change_spend(&purchase, Usd::ZERO, price)?;
+        outbox::write_crossings(&self.db, reservation, &scopes, (now, today))?;
         self.credit.set(credit);
         self.running.borrow_mut().insert(reservation.id, purchase);
         if let Some((slot, _)) = send {
-            slots::take(self, statements, slot, now)?;
+            slots::take(self, slot, now)?;
         }
         Ok(Ok(credit.watermark()))
     }
@@ -308,14 +299,13 @@ impl Ledger {
     /// Returns the limits of all scopes that the purchase counts in, and of absent ones none.
     fn scope_budgets(
         &self,
-        statements: &Statements<'_>,
         reservation: &Reservation,
         (now, today): (Duration, Today),
     ) -> Result<[ScopeBudget; 4]> {
         let Reservation { caller, group, token, budgets, .. } = reservation;
-        let of = |scope: Scope<'_>, limit| self.scope_budget(statements, (scope, limit), today);
+        let of = |scope: Scope<'_>, limit| self.scope_budget((scope, limit), today);
         let optional = |kind, name: Option<&'_ Arc<str>>, limit| match name {
-            Some(name) => self.scope_budget(statements, (Scope { kind, name }, limit), today),
+            Some(name) => self.scope_budget((Scope { kind, name }, limit), today),
             None => Ok(ScopeBudget::absent(kind)),
         };
         let (group_limit, extra) = self.with_limits(|kept| {
@@ -334,7 +324,6 @@ impl Ledger {
     /// Returns `None` if a purchase has this id; then nothing was written.
     fn insert(
         &self,
-        statements: &Statements<'_>,
         reservation: &Reservation,
         send: Option<(SlotId, AccountStatus)>,
         (now, today): (Duration, Today),
@@ -352,7 +341,8 @@ impl Ledger {
         let insert = "INSERT INTO purchases
             (id, at, day, month, caller, group_name, token, service, model, price_micros, state,
                 unrecognised, key, payload, fingerprint)
-            VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING";
+            VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING
+            RETURNING number";
         let values = params![
             reservation.id.0.as_bytes(),
             nanos(now),
@@ -370,36 +360,29 @@ impl Ledger {
             payload,
             fingerprint,
         ];
-        if statements.run(insert, values)? == 0 {
-            return Ok(None);
-        }
-        let number = self.connection.last_insert_rowid();
+        let inserted = self.db.first(insert, values, |row| row.get(0))?;
+        let Some(number) = inserted else { return Ok(None) };
         self.latest_number.set(Some(number));
         if let Some(key) = key.or(fingerprint) {
-            self.dedupe_keys.borrow_mut().add(statements, (key, number))?;
+            self.dedupe_keys.borrow_mut().add(&self.db, (key, number))?;
         }
         if number % ADVANCE_INTERVAL == 0 {
-            statements.run(ADVANCE_ENDED, [])?;
-            self.dedupe_keys.borrow_mut().advance(statements, number)?;
+            self.db.run(ADVANCE_ENDED, ())?;
+            self.dedupe_keys.borrow_mut().advance(&self.db, number)?;
         }
         let (price, caller) = (reservation.price, Arc::clone(&reservation.caller));
         let (group, token) = (reservation.group.clone(), reservation.token.clone());
         Ok(Some(Purchase { number, state, price, caller, group, token, today }))
     }
 
-    pub(super) fn settle(
-        &self,
-        statements: &Statements<'_>,
-        id: PurchaseId,
-        settlement: &Settlement,
-    ) -> Result<()> {
+    pub(super) fn settle(&self, id: PurchaseId, settlement: &Settlement) -> Result<()> {
         let now = self.now();
         let running = self.running.borrow_mut().remove(&id);
         let found = running.map_or_else(|| self.purchase(id), |running| Ok(Some(running)))?;
         let Some(purchase) = found else { return Ok(()) };
         let settled = rules::settle(purchase.state, purchase.price, settlement);
         let Some((state, amount)) = settled else { return Ok(()) };
-        self.change_spend(statements, &purchase, purchase.price, amount)?;
+        self.change_spend(&purchase, purchase.price, amount)?;
         let (cost, until) = match settlement {
             Settlement::Charged { cost, keep, .. } => {
                 (Some(cost.as_micros()), Some(nanos(now.saturating_add(*keep))))
@@ -411,18 +394,18 @@ impl Ledger {
             WHERE number = ?";
         let assumed = matches!(settlement, Settlement::Charged { reply: None, .. });
         let values = params![state.name(), cost, until, nanos(now), assumed, purchase.number];
-        statements.run(end, values)?;
+        self.db.run(end, values)?;
         if state == PurchaseState::Released {
             self.clear_dedupe_key(purchase.number)?;
         }
         if let (Settlement::Charged { reply: Some(reply), .. }, Some(until)) = (settlement, until) {
-            self.replies.keep(statements, purchase.number, reply, until)?;
+            self.replies.keep(&self.db, purchase.number, reply, until)?;
         }
         if let Settlement::Charged { job: Some(job), .. } = settlement {
-            jobs::insert(&self.connection, job)?;
+            jobs::insert(&self.db, job)?;
         }
         if state == PurchaseState::Unknown {
-            outbox::write_unknown(&self.connection, id, now)?;
+            outbox::write_unknown(&self.db, id, now)?;
         }
         if purchase.state != PurchaseState::Unknown {
             let mut credit = self.credit.get();
@@ -442,16 +425,15 @@ impl Ledger {
             let texts: (String, String) = (row.get(2)?, row.get(3)?);
             Ok((column::id(row, 0)?, column::state(row, 1)?, texts))
         };
-        let statements = Statements::new(&self.connection);
-        for (id, state, (caller, model)) in self.connection.all(&running, [], read)? {
+        for (id, state, (caller, model)) in self.db.all(&running, (), read)? {
             let was_sent = state == PurchaseState::Sent;
             let settlement = if was_sent { Settlement::Unknown } else { Settlement::Released };
             let state = state.name();
             warn!(purchase = %id, caller, model, state, "recovered in-flight purchase after crash");
-            self.settle(&statements, id, &settlement)?;
+            self.settle(id, &settlement)?;
         }
-        self.write_counters(&statements)?;
-        self.dedupe_keys.borrow_mut().recover(&self.connection)?;
+        self.write_counters()?;
+        self.dedupe_keys.borrow_mut().recover(&self.db)?;
         self.credit.set(Credit::default());
         outbox::recover(self)?;
         slots::recover(self, self.now())
@@ -469,7 +451,7 @@ impl Ledger {
     pub(super) fn purchase(&self, id: PurchaseId) -> Result<Option<Purchase>> {
         let find = "SELECT number, state, price_micros, caller, day, month, group_name, token
             FROM purchases WHERE id = ?";
-        let found = self.connection.first(find, [id.0.as_bytes()], |row| {
+        self.db.first(find, [id.0.as_bytes()], |row| {
             Ok(Purchase {
                 number: row.get(0)?,
                 state: column::state(row, 1)?,
@@ -479,7 +461,6 @@ impl Ledger {
                 token: row.get(7)?,
                 today: Today { day: row.get(4)?, month: row.get(5)? },
             })
-        });
-        Ok(found?)
+        })
     }
 }

@@ -5,11 +5,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::{io, thread};
 
-use rusqlite::Connection;
 use tokio::sync::oneshot;
 
+use super::Result;
+use super::engine::SqliteEngine;
 use super::file::{self, Purpose};
 use crate::store::Unavailable;
+use crate::store::engine::Engine;
 
 const OPS_PER_CANCEL_CHECK: i32 = 10_000;
 
@@ -35,7 +37,7 @@ impl ReportReader {
         query: Q,
     ) -> impl Future<Output = Result<T, Unavailable>> + Send + use<T, Q>
     where
-        Q: FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
+        Q: FnOnce(&dyn Engine) -> Result<T> + Send + 'static,
     {
         let (sender, reply) = oneshot::channel();
         let (sender, is_over) = (Arc::new(sender), Arc::clone(&self.is_closed));
@@ -72,14 +74,14 @@ impl Drop for ReportReader {
 fn run_query<T>(
     path: &Path,
     is_cancelled: impl FnMut() -> bool + Send + 'static,
-    query: impl FnOnce(&Connection) -> rusqlite::Result<T>,
+    query: impl FnOnce(&dyn Engine) -> Result<T>,
 ) -> Result<T, Unavailable> {
     let mut connection =
         file::open(path, Purpose::Read).map_err(|error| Unavailable(error.into()))?;
-    let report = connection
+    connection
         .progress_handler(OPS_PER_CANCEL_CHECK, Some(is_cancelled))
-        .and_then(|()| query(&connection));
-    report.map_err(|error| Unavailable(error.into()))
+        .map_err(|error| Unavailable(error.into()))?;
+    query(&SqliteEngine { connection }).map_err(|error| error.unavailable())
 }
 
 #[cfg(test)]

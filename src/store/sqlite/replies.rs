@@ -9,13 +9,12 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use rusqlite::{Connection, Row, params};
 use tracing::warn;
 
 use super::Result;
-use super::column::{Sql, nanos};
+use super::column::nanos;
 use super::lock::with_suffix;
-use super::statements::Statements;
+use crate::store::engine::{Engine, Row, Sql, params};
 use crate::store::{KeptReply, PurchaseId, StoreCapacity};
 
 /// The limits of the kept replies, and how much is used.
@@ -48,7 +47,7 @@ impl Replies {
 
     pub(super) fn keep(
         &self,
-        statements: &Statements<'_>,
+        db: &dyn Engine,
         number: i64,
         reply: &KeptReply,
         until: i64,
@@ -61,10 +60,10 @@ impl Replies {
             None => {
                 let sizes = "SELECT count(*), coalesce(sum(length(body)), 0) FROM replies";
                 let read = |row: &Row<'_>| Ok(Kept { replies: row.get(0)?, bytes: row.get(1)? });
-                statements.first(sizes, [], read)?.unwrap_or_default()
+                db.first(sizes, (), read)?.unwrap_or_default()
             }
         };
-        statements.run(
+        db.run(
             "INSERT INTO replies (number, until, status, is_json, body) VALUES (?, ?, ?, ?, ?)",
             params![number, until, reply.status, reply.is_json, &reply.body[..]],
         )?;
@@ -73,7 +72,7 @@ impl Replies {
             let next = "DELETE FROM replies
                 WHERE number = (SELECT number FROM replies ORDER BY until, number LIMIT 1)
                 RETURNING length(body)";
-            let Some(bytes) = statements.first(next, [], |row| row.get(0))? else {
+            let Some(bytes) = db.first(next, (), |row| row.get(0))? else {
                 kept = Kept::default();
                 break;
             };
@@ -88,9 +87,9 @@ impl Replies {
         self.kept.get().is_some()
     }
 
-    pub(super) fn purge_expired(&self, connection: &Connection, now: Duration) -> Result<()> {
+    pub(super) fn purge_expired(&self, db: &dyn Engine, now: Duration) -> Result<()> {
         let expired = "DELETE FROM replies WHERE until <= ? RETURNING length(body)";
-        let expired = connection.all(expired, [nanos(now)], |row| row.get(0))?;
+        let expired = db.all(expired, [nanos(now)], |row| row.get(0))?;
         // Counting again would read all that are kept.
         let without = |kept| expired.into_iter().fold(kept, Kept::without);
         self.kept.set(self.kept.get().map(without));

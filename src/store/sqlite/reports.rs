@@ -4,14 +4,12 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-use rusqlite::{Connection, params};
-
 use super::Result;
-use super::column::{self, Sql, nanos};
+use super::column::{self, nanos};
 use super::command::Durability;
 use super::handle::SqliteStore;
 use super::ledger::Ledger;
-use super::statements::Statements;
+use crate::store::engine::{Engine, Row, Sql, params};
 use crate::store::rules::Credit;
 use crate::store::{
     AccountCheck, Budgets, Checkpoint, DedupeKey, Evidence, JobState, LedgerTotals, MissingSpend,
@@ -25,7 +23,7 @@ impl SqliteStore {
         since: Duration,
     ) -> Result<Vec<PurchaseRecord>, Unavailable> {
         let which = "WHERE at >= ? ORDER BY number";
-        let read = move |file: &Connection| purchases(file, which, nanos(since));
+        let read = move |db: &dyn Engine| purchases(db, which, nanos(since));
         let mut rows = self.run_report(read).await?;
         // Nearly in order: a clock may have been set back. SQLite would sort all columns.
         rows.sort_by_key(|row| row.at);
@@ -37,7 +35,7 @@ impl SqliteStore {
         most: usize,
     ) -> Result<Vec<PurchaseRecord>, Unavailable> {
         let which = "WHERE state = 'unknown' ORDER BY at DESC, number DESC LIMIT ?";
-        let read = move |file: &Connection| purchases(file, which, column::signed(most));
+        let read = move |db: &dyn Engine| purchases(db, which, column::signed(most));
         self.run_report(read).await
     }
 
@@ -47,8 +45,8 @@ impl SqliteStore {
                 (SELECT min(at) FROM jobs WHERE state = 'open')
             FROM purchases WHERE state = 'unknown'";
         let path = self.inner.path.clone();
-        let read = move |file: &Connection| {
-            file.query_row(totals, [], |row| {
+        let read = move |db: &dyn Engine| {
+            db.one(totals, (), |row| {
                 Ok(LedgerTotals {
                     unknown: row.get(0)?,
                     unknown_price: column::money(row, 1)?,
@@ -66,7 +64,7 @@ impl SqliteStore {
         id: PurchaseId,
     ) -> Result<Option<PurchaseRecord>, Unavailable> {
         let query = format!("SELECT {COLUMNS} FROM purchases WHERE id = ?");
-        let read = move |file: &Connection| file.first(&query, [id.0.as_bytes()], purchase);
+        let read = move |db: &dyn Engine| db.first(&query, [id.0.as_bytes()], purchase);
         self.run_report(read).await
     }
 
@@ -77,10 +75,10 @@ impl SqliteStore {
         zone: ZoneOffsets,
         most: usize,
     ) -> Result<Vec<SpendRow>, Unavailable> {
-        let read = move |file: &Connection| {
+        let read = move |db: &dyn Engine| {
             let groups = spend_query(caller.is_some(), &zone);
             let values = params![nanos(since), caller, column::signed(most)];
-            file.all(&groups, values, |row| {
+            db.all(&groups, values, |row| {
                 Ok(SpendRow {
                     caller: row.get(0)?,
                     day: row.get(1)?,
@@ -139,18 +137,14 @@ fn file_bytes(path: &Path) -> Option<u64> {
     Some(main + fs::metadata(log).map_or(0, |log| log.len()))
 }
 
-fn purchases(
-    connection: &Connection,
-    which: &str,
-    value: i64,
-) -> rusqlite::Result<Vec<PurchaseRecord>> {
-    connection.all(&format!("SELECT {COLUMNS} FROM purchases {which}"), [value], purchase)
+fn purchases(db: &dyn Engine, which: &str, value: i64) -> Result<Vec<PurchaseRecord>> {
+    db.all(&format!("SELECT {COLUMNS} FROM purchases {which}"), [value], purchase)
 }
 
 const COLUMNS: &str =
     "id, at, caller, service, model, coalesce(cost_micros, price_micros), state, ended_at";
 
-fn purchase(row: &rusqlite::Row<'_>) -> rusqlite::Result<PurchaseRecord> {
+fn purchase(row: &Row<'_>) -> Result<PurchaseRecord> {
     Ok(PurchaseRecord {
         id: column::id(row, 0)?,
         at: column::moment(row, 1)?,
@@ -164,8 +158,8 @@ fn purchase(row: &rusqlite::Row<'_>) -> rusqlite::Result<PurchaseRecord> {
 }
 
 /// A damaged name must not hide an amount.
-fn model(row: &rusqlite::Row<'_>, column: usize) -> rusqlite::Result<String> {
-    Ok(String::from_utf8_lossy(row.get_ref(column)?.as_bytes()?).into_owned())
+fn model(row: &Row<'_>, column: usize) -> Result<String> {
+    Ok(String::from_utf8_lossy(row.get::<&[u8]>(column)?).into_owned())
 }
 
 const MAX_CHECKPOINTS: i64 = 1_000;
@@ -190,19 +184,19 @@ impl SqliteStore {
             replay_only: false,
             requires: Default::default(),
         };
-        let record = move |ledger: &Ledger, statements: &Statements<'_>| {
+        let record = move |ledger: &Ledger| {
             let credit = ledger.credit.get();
             ledger.credit.set(Credit::default());
-            if let Err(refused) = ledger.reserve(statements, &reservation, None)? {
+            if let Err(refused) = ledger.reserve(&reservation, None)? {
                 return Err(Unavailable(refused.to_string().into()).into());
             }
             let charged =
                 Settlement::Charged { cost: amount, reply: None, keep: Duration::ZERO, job: None };
-            ledger.settle(statements, id, &charged)?;
+            ledger.settle(id, &charged)?;
             ledger.credit.set(credit);
             Ok(())
         };
-        self.run_prepared(Durability::Synced, record).await
+        self.run(Durability::Synced, record).await
     }
 
     pub(in crate::store) async fn record_checkpoint(
@@ -215,7 +209,7 @@ impl SqliteStore {
     pub(in crate::store) async fn latest_checkpoint(
         &self,
     ) -> Result<Option<Checkpoint>, Unavailable> {
-        self.query(|ledger| latest_checkpoint(&ledger.connection)).await
+        self.query(|ledger| latest_checkpoint(&ledger.db)).await
     }
 
     pub(in crate::store) async fn latest_snapshots(
@@ -224,17 +218,12 @@ impl SqliteStore {
     ) -> Result<Vec<Snapshot>, Unavailable> {
         let latest = "SELECT at, balance_cents, chats, chat_cents, spent_cents FROM checkpoints
             ORDER BY number DESC LIMIT ?";
-        self.query(move |ledger| {
-            Ok(ledger.connection.all(latest, [column::signed(most)], snapshot)?)
-        })
-        .await
+        self.query(move |ledger| ledger.db.all(latest, [column::signed(most)], snapshot)).await
     }
 
     pub(in crate::store) async fn unknown_after(&self, number: u64) -> Result<u64, Unavailable> {
         let count = "SELECT count(*) FROM purchases WHERE number > ? AND state = 'unknown'";
-        let read = move |file: &Connection| {
-            file.query_row(count, [column::signed(number)], |row| row.get(0))
-        };
+        let read = move |db: &dyn Engine| db.one(count, [column::signed(number)], |row| row.get(0));
         self.run_report(read).await
     }
 
@@ -251,15 +240,15 @@ impl SqliteStore {
                 OR (p.state = 'charged' AND p.service = 'video'
                     AND iif(j.state = 'failed', j.status_at, p.ended_at) > ?2)
             ORDER BY p.number";
-        let read = move |file: &Connection| {
-            file.all(rows, params![column::signed(settled), nanos(refundable)], |row| {
-                let has_job = row.get::<_, Option<String>>(11)?.is_some();
+        let read = move |db: &dyn Engine| {
+            db.all(rows, params![column::signed(settled), nanos(refundable)], |row| {
+                let has_job = row.get::<Option<String>>(11)?.is_some();
                 let job = || column::named(row, 11, &JobState::ALL, JobState::name);
                 Ok(Evidence {
                     purchase: purchase(row)?,
                     number: row.get(8)?,
                     is_assumed: row.get(9)?,
-                    is_account_confirmed: !row.get::<_, bool>(10)?,
+                    is_account_confirmed: !row.get::<bool>(10)?,
                     job: has_job.then(job).transpose()?,
                 })
             })
@@ -273,28 +262,28 @@ impl SqliteStore {
         how: AccountCheck,
     ) -> Result<bool, Unavailable> {
         let compare = move |ledger: &Ledger| {
-            let connection = &ledger.connection;
+            let db = &ledger.db;
             let recorded = "SELECT id FROM account_keys WHERE retired IS NULL";
-            let recorded: Vec<String> = connection.all(recorded, [], |row| row.get(0))?;
+            let recorded: Vec<String> = db.all(recorded, (), |row| row.get(0))?;
             let is_same = recorded.is_empty() || keys.iter().any(|key| recorded.contains(key));
             if how == AccountCheck::Compare {
                 return Ok(is_same);
             }
             if !is_same {
                 let retire_checkpoints = "UPDATE checkpoints SET settled = NULL, purchases = NULL WHERE purchases IS NOT NULL";
-                connection.run(retire_checkpoints, [])?;
+                db.run(retire_checkpoints, ())?;
                 if how == AccountCheck::Record {
                     // The rate limit may be the other account's.
-                    connection.run("DELETE FROM rate_limit", [])?;
+                    db.run("DELETE FROM rate_limit", ())?;
                     return Ok(false);
                 }
                 let retire = "UPDATE account_keys SET retired = ? WHERE retired IS NULL";
-                connection.run(retire, [nanos(ledger.now())])?;
+                db.run(retire, [nanos(ledger.now())])?;
             }
             let record = "INSERT INTO account_keys (id, noted) VALUES (?, ?)
         ON CONFLICT (id) DO UPDATE SET retired = NULL WHERE retired IS NOT NULL";
             for key in keys.iter().filter(|key| !is_same || !recorded.contains(key)) {
-                connection.run(record, params![key, nanos(ledger.now())])?;
+                db.run(record, params![key, nanos(ledger.now())])?;
             }
             Ok(true)
         };
@@ -303,10 +292,10 @@ impl SqliteStore {
 }
 
 fn record_checkpoint(ledger: &Ledger, snapshot: Snapshot) -> Result<()> {
-    let connection = &ledger.connection;
-    let before = latest_checkpoint(connection)?.map_or(0, |before| before.settled_through);
+    let db = &ledger.db;
+    let before = latest_checkpoint(db)?.map_or(0, |before| before.settled_through);
     let settles = nanos(snapshot.at.saturating_sub(SETTLES_WITHIN));
-    let (unsettled, number): (Option<i64>, i64) = connection.query_row(
+    let (unsettled, number): (Option<i64>, i64) = db.one(
         "SELECT (SELECT min(number) FROM purchases
                  WHERE number > ? AND (ended_at IS NULL OR ended_at > ?)),
                 (SELECT coalesce(max(number), 0) FROM purchases)",
@@ -316,31 +305,30 @@ fn record_checkpoint(ledger: &Ledger, snapshot: Snapshot) -> Result<()> {
     let settled = unsettled.map_or(number, |first| first.saturating_sub(1));
     let insert = "INSERT INTO checkpoints
         (at, balance_cents, chats, chat_cents, spent_cents, settled, purchases)
-        VALUES (?, ?, ?, ?, ?, ?, ?)";
+        VALUES (?, ?, ?, ?, ?, ?, ?) RETURNING number";
     let Snapshot { at, balance_cents, chats, chat_cents, spent_cents } = snapshot;
     let [chats, chat_cents, spent_cents] = [chats, chat_cents, spent_cents].map(column::signed);
     let values = [nanos(at), balance_cents, chats, chat_cents, spent_cents, settled, number];
-    connection.run(insert, values)?;
-    let oldest = connection.last_insert_rowid().saturating_sub(MAX_CHECKPOINTS);
-    connection.run("DELETE FROM checkpoints WHERE number <= ?", [oldest])?;
+    let latest: i64 = db.one(insert, values, |row| row.get(0))?;
+    let oldest = latest.saturating_sub(MAX_CHECKPOINTS);
+    db.run("DELETE FROM checkpoints WHERE number <= ?", [oldest])?;
     Ok(())
 }
 
 /// Without numbers, a checkpoint is from an earlier version or another account, and is ignored.
-fn latest_checkpoint(connection: &Connection) -> Result<Option<Checkpoint>> {
+fn latest_checkpoint(db: &dyn Engine) -> Result<Option<Checkpoint>> {
     let latest = "SELECT at, balance_cents, chats, chat_cents, spent_cents, settled, purchases
         FROM checkpoints WHERE purchases IS NOT NULL ORDER BY number DESC LIMIT 1";
-    let found = connection.first(latest, [], |row| {
+    db.first(latest, (), |row| {
         Ok(Checkpoint {
             snapshot: snapshot(row)?,
             settled_through: row.get(5)?,
             last_number: row.get(6)?,
         })
-    });
-    Ok(found?)
+    })
 }
 
-fn snapshot(row: &rusqlite::Row<'_>) -> rusqlite::Result<Snapshot> {
+fn snapshot(row: &Row<'_>) -> Result<Snapshot> {
     Ok(Snapshot {
         at: column::moment(row, 0)?,
         balance_cents: row.get(1)?,

@@ -3,14 +3,12 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use rusqlite::{Row, params};
-
 use super::Result;
-use super::column::{self, Sql, nanos};
+use super::column::{self, nanos};
 use super::command::Durability;
 use super::handle::SqliteStore;
 use super::ledger::Ledger;
-use super::statements::Statements;
+use crate::store::engine::{Row, Sql, params};
 use crate::store::model::SLOT_RETENTION;
 use crate::store::{AccountLimit, SlotId, Unavailable};
 use crate::sync::lock;
@@ -23,20 +21,17 @@ const PURGE_ROWS: i64 = 2 * 64;
 impl SqliteStore {
     pub(in crate::store) async fn take_slot(&self, slot: SlotId) -> Result<(), Unavailable> {
         let at = self.now();
-        let take =
-            move |ledger: &Ledger, statements: &Statements<'_>| take(ledger, statements, slot, at);
-        self.run_prepared(Durability::Buffered, take).await
+        let take = move |ledger: &Ledger| take(ledger, slot, at);
+        self.run(Durability::Buffered, take).await
     }
 
     pub(in crate::store) fn slot_replied(&self, slot: SlotId) {
-        self.notify_later(|at| {
-            move |_: &Ledger, statements: &Statements<'_>| replied(statements, slot, at)
-        });
+        self.notify_later(|at| move |ledger: &Ledger| replied(ledger, slot, at));
     }
 
     pub(in crate::store) fn release_slot(&self, slot: SlotId) {
         self.notify(Durability::Buffered, move |ledger| {
-            ledger.connection.run("DELETE FROM slots WHERE number = ?", [number(slot)])?;
+            ledger.db.run("DELETE FROM slots WHERE number = ?", [number(slot)])?;
             Ok(())
         });
     }
@@ -64,20 +59,15 @@ impl SqliteStore {
             let now = ledger.now();
             let since = params![nanos(now), nanos(now.saturating_sub(within))];
             let age = |row: &Row<'_>| Ok(now.saturating_sub(column::moment(row, 0)?));
-            Ok(ledger.connection.all(replies, since, age)?)
+            ledger.db.all(replies, since, age)
         })
         .await
     }
 }
 
-pub(super) fn take(
-    ledger: &Ledger,
-    statements: &Statements<'_>,
-    slot: SlotId,
-    at: Duration,
-) -> Result<()> {
+pub(super) fn take(ledger: &Ledger, slot: SlotId, at: Duration) -> Result<()> {
     let sql = "INSERT INTO slots (number, at) VALUES (?, ?)";
-    statements.run(sql, [number(slot), nanos(at)])?;
+    ledger.db.run(sql, [number(slot), nanos(at)])?;
     ledger.slots_taken.set(ledger.slots_taken.get() + 1);
     if ledger.slots_taken.get() < PURGE_INTERVAL {
         return Ok(());
@@ -95,9 +85,9 @@ fn number(slot: SlotId) -> i64 {
     column::signed(number & (u64::MAX >> 1))
 }
 
-pub(super) fn replied(statements: &Statements<'_>, slot: SlotId, at: Duration) -> Result<()> {
+pub(super) fn replied(ledger: &Ledger, slot: SlotId, at: Duration) -> Result<()> {
     let sql = "UPDATE slots SET replied = max(at, ?) WHERE number = ?";
-    statements.run(sql, [nanos(at), number(slot)])?;
+    ledger.db.run(sql, [nanos(at), number(slot)])?;
     Ok(())
 }
 
@@ -105,10 +95,10 @@ pub(super) fn replied(statements: &Statements<'_>, slot: SlotId, at: Duration) -
 /// gateway before.
 pub(super) fn recover(ledger: &Ledger, now: Duration) -> Result<()> {
     let sql = "UPDATE slots SET replied = max(at, ?) WHERE replied IS NULL";
-    ledger.connection.run(sql, [nanos(now)])?;
+    ledger.db.run(sql, [nanos(now)])?;
     // A clock that was wrong may have dated them far ahead; they would stay for ever.
     let ahead = nanos(now + SLOT_RETENTION);
-    ledger.connection.run("DELETE FROM slots WHERE at > ?", [ahead])?;
+    ledger.db.run("DELETE FROM slots WHERE at > ?", [ahead])?;
     purge_old(ledger, now, i64::MAX)
 }
 
@@ -119,7 +109,7 @@ fn purge_old(ledger: &Ledger, now: Duration, rows: i64) -> Result<()> {
     // requests have no reply yet, and stay.
     let sql = "DELETE FROM slots WHERE at < ?1 AND replied < ?1 AND number <= coalesce(
         (SELECT number FROM slots ORDER BY number LIMIT 1 OFFSET ?2), 9223372036854775807)";
-    ledger.connection.run(sql, [nanos(now.saturating_sub(SLOT_RETENTION)), rows])?;
+    ledger.db.run(sql, [nanos(now.saturating_sub(SLOT_RETENTION)), rows])?;
     Ok(())
 }
 
@@ -131,15 +121,14 @@ pub(super) fn write_latest_limit(
 ) -> Result<()> {
     let Some(AccountLimit { requests, window_seconds }) = *lock(latest) else { return Ok(()) };
     let sql = "INSERT OR REPLACE INTO rate_limit (number, requests, seconds) VALUES (1, ?, ?)";
-    ledger.connection.run(sql, [column::signed(requests), column::signed(window_seconds)])?;
+    ledger.db.run(sql, [column::signed(requests), column::signed(window_seconds)])?;
     Ok(())
 }
 
 pub(super) fn read_rate_limit(ledger: &Ledger) -> Result<Option<AccountLimit>> {
-    let limit = ledger.connection.first("SELECT requests, seconds FROM rate_limit", [], |row| {
+    ledger.db.first("SELECT requests, seconds FROM rate_limit", (), |row| {
         Ok(AccountLimit { requests: row.get(0)?, window_seconds: row.get(1)? })
-    });
-    Ok(limit?)
+    })
 }
 
 #[cfg(test)]

@@ -5,12 +5,10 @@
 
 use std::borrow::Cow;
 
-use rusqlite::{Connection, Row, params};
-
 use super::Result;
-use super::column::{self, Sql};
-use super::statements::Statements;
+use super::column;
 use crate::contract::money::{Period, Usd};
+use crate::store::engine::{Engine, Row, Sql, params};
 use crate::store::rules::{MAX_AMOUNT, Today, checked_sum};
 use crate::store::{BudgetScope, ScopeKind, Unavailable};
 use crate::sync::FastMap;
@@ -95,37 +93,37 @@ impl Counters {
     /// Returns what a scope has spent in a period that contains this day.
     pub(super) fn get(
         &mut self,
-        statements: &Statements<'_>,
+        db: &dyn Engine,
         scope: Scope<'_>,
         period: Period,
         today: Today,
     ) -> Result<Usd> {
         match period {
-            Period::Day => self.value(statements, scope, Unit::Day(today.day)),
-            Period::Month => self.value(statements, scope, Unit::Month(today.month)),
-            Period::Ever => self.value(statements, scope, Unit::Ever),
+            Period::Day => self.value(db, scope, Unit::Day(today.day)),
+            Period::Month => self.value(db, scope, Unit::Month(today.month)),
+            Period::Ever => self.value(db, scope, Unit::Ever),
             Period::Week => today.week().try_fold(Usd::ZERO, |sum, day| {
-                let day = self.value(statements, scope, Unit::Day(day))?;
+                let day = self.value(db, scope, Unit::Day(day))?;
                 Ok(sum.checked_add(day).unwrap_or(MAX_AMOUNT))
             }),
         }
     }
 
-    fn value(&mut self, statements: &Statements<'_>, scope: Scope<'_>, unit: Unit) -> Result<Usd> {
-        let index = self.counter(statements, scope, unit)?;
+    fn value(&mut self, db: &dyn Engine, scope: Scope<'_>, unit: Unit) -> Result<Usd> {
+        let index = self.counter(db, scope, unit)?;
         Ok(self.all.get(index).map_or(Usd::ZERO, |counter| counter.spent))
     }
 
     /// Changes a purchase's share of a scope's counters from `before` to `after`.
     pub(super) fn change(
         &mut self,
-        statements: &Statements<'_>,
+        db: &dyn Engine,
         scope: Scope<'_>,
         today: Today,
         (before, after): (Usd, Usd),
     ) -> Result<()> {
-        let day = self.counter(statements, scope, Unit::Day(today.day))?;
-        let month = self.counter(statements, scope, Unit::Month(today.month))?;
+        let day = self.counter(db, scope, Unit::Day(today.day))?;
+        let month = self.counter(db, scope, Unit::Month(today.month))?;
         let ever = self.known(scope, Unit::Ever);
         for index in [Some(day), Some(month), ever].into_iter().flatten() {
             let Some(counter) = self.all.get_mut(index) else { continue };
@@ -144,7 +142,7 @@ impl Counters {
     }
 
     /// Writes the counters that changed since the last call.
-    pub(super) fn save(&mut self, statements: &Statements<'_>) -> Result<()> {
+    pub(super) fn save(&mut self, db: &dyn Engine) -> Result<()> {
         for index in self.unsaved.drain(..) {
             let Some(counter) = self.all.get_mut(index) else { continue };
             // One row a statement: several would need a statement journal.
@@ -157,7 +155,7 @@ impl Counters {
                 column::signed(period),
                 column::signed(counter.spent.as_micros())
             ];
-            statements.run(write, values)?;
+            db.run(write, values)?;
             counter.is_saved = true;
         }
         if self.all.len() > MAX_COUNTERS {
@@ -176,28 +174,23 @@ impl Counters {
     }
 
     /// Returns the position of a counter, which is read if it is not known yet.
-    fn counter(
-        &mut self,
-        statements: &Statements<'_>,
-        scope: Scope<'_>,
-        unit: Unit,
-    ) -> Result<usize> {
+    fn counter(&mut self, db: &dyn Engine, scope: Scope<'_>, unit: Unit) -> Result<usize> {
         if let Some(index) = self.known(scope, unit) {
             return Ok(index);
         }
-        let (name, connection) = (scope.written(), statements.connection());
+        let name = scope.written();
         let read = |row: &Row<'_>| column::money(row, 0);
         let found = match unit.columns() {
             Some((unit, number)) => {
                 let sql = "SELECT micros FROM spent WHERE scope = ? AND unit = ? AND period = ?";
-                connection.first(sql, params![&*name, unit, column::signed(number)], read)?
+                db.first(sql, params![&*name, unit, column::signed(number)], read)?
             }
             None => {
                 // What was counted in this transaction is not in the table yet.
-                self.save(statements)?;
+                self.save(db)?;
                 let sql = "SELECT coalesce(sum(micros), 0) FROM spent
                     WHERE scope = ? AND unit = 'month'";
-                connection.first(sql, [&*name], read)?
+                db.first(sql, [&*name], read)?
             }
         };
         let index = self.all.len();
@@ -215,11 +208,11 @@ impl Counters {
         Ok(index)
     }
 
-    pub(super) fn latest_day(&mut self, connection: &Connection) -> Result<Option<u64>> {
+    pub(super) fn latest_day(&mut self, db: &dyn Engine) -> Result<Option<u64>> {
         if let Some(latest) = self.latest_day {
             return Ok(latest);
         }
-        let latest = latest_day_until(connection, u64::MAX)?;
+        let latest = latest_day_until(db, u64::MAX)?;
         self.latest_day = Some(latest);
         Ok(latest)
     }
@@ -235,9 +228,9 @@ fn map_of(kind: ScopeKind) -> usize {
     }
 }
 
-pub(super) fn latest_day_until(connection: &Connection, last: u64) -> Result<Option<u64>> {
+pub(super) fn latest_day_until(db: &dyn Engine, last: u64) -> Result<Option<u64>> {
     let latest =
         "SELECT max(period) FROM spent WHERE scope = 'total' AND unit = 'day' AND period <= ?";
-    let day = connection.first(latest, [column::signed(last)], |row| row.get(0))?;
+    let day = db.first(latest, [column::signed(last)], |row| row.get(0))?;
     Ok(day.flatten())
 }

@@ -6,10 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use rusqlite::types::Type;
-use rusqlite::{Connection, Row, params};
-
-use super::column::{self, Sql, nanos};
+use super::column::{self, nanos};
 use super::command::Durability;
 use super::handle::SqliteStore;
 use super::ledger::Ledger;
@@ -18,6 +15,7 @@ use super::{Result, audit_log};
 use crate::contract::money::SpendLimit;
 use crate::contract::selection::Selection;
 use crate::store::audit_log::{ADD_TOKEN, REVOKE_SUBJECT, REVOKE_TOKEN, describe_token};
+use crate::store::engine::{Engine, Row, Sql, params, unfit};
 use crate::store::subject::{
     MAX_SESSIONS_PER_SUBJECT, MAX_TOKENS_PER_SUBJECT, NO_NAME, budget_text, read_budget,
 };
@@ -81,26 +79,26 @@ impl SqliteStore {
     pub(in crate::store) async fn sign_in(&self, login: &SubjectLogin) -> Result<(), Unavailable> {
         let login = login.clone();
         let keep = move |ledger: &Ledger| {
-            let (connection, now) = (&ledger.connection, nanos(ledger.now()));
+            let (db, now) = (&ledger.db, nanos(ledger.now()));
             let SubjectLogin { id, subject, expires_at, .. } = &login;
             let Subject { issuer, name, .. } = subject;
-            delete_expired(connection, now)?;
-            keep_subject(connection, subject, now)?;
-            connection.run(
+            delete_expired(db, now)?;
+            keep_subject(db, subject, now)?;
+            db.run(
                 "INSERT INTO subject_logins (id, issuer, subject, until) VALUES (?, ?, ?, ?)",
                 params![id, issuer, name, nanos(*expires_at)],
             )?;
             let most = column::signed(MAX_SESSIONS_PER_SUBJECT);
-            connection.run(TRIM_SESSIONS, params![issuer, name, most])?;
-            bump_version(connection)
+            db.run(TRIM_SESSIONS, params![issuer, name, most])?;
+            bump_version(db)
         };
         self.run(Durability::Synced, keep).await
     }
 
     pub(in crate::store) async fn sign_out(&self, id: Digest) -> Result<(), Unavailable> {
         let end = move |ledger: &Ledger| {
-            ledger.connection.run("DELETE FROM subject_logins WHERE id = ?", [id])?;
-            bump_version(&ledger.connection)
+            ledger.db.run("DELETE FROM subject_logins WHERE id = ?", [id])?;
+            bump_version(&ledger.db)
         };
         self.run(Durability::Synced, end).await
     }
@@ -110,7 +108,7 @@ impl SqliteStore {
         issuer: Arc<str>,
     ) -> Result<Option<Arc<str>>, Unavailable> {
         self.run_while_starting(Durability::Buffered, move |ledger| {
-            Ok(ledger.connection.first(OTHER_ISSUER, params![issuer, NO_NAME], |row| row.get(0))?)
+            ledger.db.first(OTHER_ISSUER, params![issuer, NO_NAME], |row| row.get(0))
         })
         .await
     }
@@ -121,16 +119,16 @@ impl SqliteStore {
         is_new: bool,
     ) -> Result<Option<Arc<str>>, Unavailable> {
         self.run_while_starting(Durability::Synced, move |ledger| {
-            let connection = &ledger.connection;
+            let db = &ledger.db;
             let other: Option<Arc<str>> =
-                connection.first(OTHER_ISSUER, params![issuer, NO_NAME], |row| row.get(0))?;
+                db.first(OTHER_ISSUER, params![issuer, NO_NAME], |row| row.get(0))?;
             if other.is_some() && !is_new {
                 return Ok(other);
             }
-            connection.run("DELETE FROM subjects WHERE name = ?", [NO_NAME])?;
+            db.run("DELETE FROM subjects WHERE name = ?", [NO_NAME])?;
             let (name, terms) = (NO_NAME.into(), SubjectTerms::default());
             let recorded = Subject { issuer: Arc::clone(&issuer), name, terms };
-            keep_subject(connection, &recorded, nanos(ledger.now()))?;
+            keep_subject(db, &recorded, nanos(ledger.now()))?;
             Ok(other)
         })
         .await
@@ -138,7 +136,7 @@ impl SqliteStore {
 
     pub(in crate::store) async fn subject_logins(&self) -> Result<Vec<SubjectLogin>, Unavailable> {
         self.run_while_starting(Durability::Buffered, |ledger| {
-            Ok(ledger.connection.all(LOGINS, [nanos(ledger.now())], login)?)
+            ledger.db.all(LOGINS, [nanos(ledger.now())], login)
         })
         .await
     }
@@ -150,19 +148,19 @@ impl SqliteStore {
     ) -> Result<Result<(), TokenRefusal>, Unavailable> {
         let token = token.clone();
         let add = move |ledger: &Ledger| {
-            let (connection, now) = (&ledger.connection, nanos(ledger.now()));
-            delete_expired(connection, now)?;
-            if let Some(refusal) = token_refusal(connection, (session, now), &token.name)? {
+            let (db, now) = (&ledger.db, nanos(ledger.now()));
+            delete_expired(db, now)?;
+            if let Some(refusal) = token_refusal(db, (session, now), &token.name)? {
                 return Ok(Err(refusal));
             }
             let SubjectToken { id, name, prefix, budget, created_at, expires_at, .. } = &token;
             let (until, created, budget) =
                 (nanos(*expires_at), nanos(*created_at), budget_text(*budget));
             let values = params![session, id, until, name, prefix, budget, created];
-            connection.run(INSERT_TOKEN, values)?;
+            db.run(INSERT_TOKEN, values)?;
             let act = (ADD_TOKEN, Some(describe_token(&token)));
             write_own_act(ledger, session, act, None)?;
-            bump_version(connection)?;
+            bump_version(db)?;
             Ok(Ok(()))
         };
         self.run(Durability::Synced, add).await
@@ -174,7 +172,7 @@ impl SqliteStore {
     ) -> Result<Vec<SubjectToken>, Unavailable> {
         let read = move |ledger: &Ledger| {
             let now = nanos(ledger.now());
-            Ok(ledger.connection.all(TOKENS, params![session, now], token)?)
+            ledger.db.all(TOKENS, params![session, now], token)
         };
         self.query(read).await
     }
@@ -185,12 +183,12 @@ impl SqliteStore {
         name: Arc<str>,
     ) -> Result<bool, Unavailable> {
         let remove = move |ledger: &Ledger| {
-            let (connection, now) = (&ledger.connection, nanos(ledger.now()));
-            let known = connection.first(TOKEN, params![session, now, name], |row| row.get(0))?;
+            let (db, now) = (&ledger.db, nanos(ledger.now()));
+            let known = db.first(TOKEN, params![session, now, name], |row| row.get(0))?;
             let Some(token) = known else { return Ok(false) };
             write_own_act(ledger, session, (REVOKE_TOKEN, None), Some(token))?;
-            connection.run(REMOVE_TOKEN, params![session, now, name])?;
-            bump_version(connection)?;
+            db.run(REMOVE_TOKEN, params![session, now, name])?;
+            bump_version(db)?;
             Ok(true)
         };
         self.run(Durability::Synced, remove).await
@@ -202,7 +200,7 @@ impl SqliteStore {
     ) -> Result<(), Unavailable> {
         let mark = move |ledger: &Ledger| {
             for (id, at) in &used {
-                ledger.connection.run(TOKEN_USED, params![id, nanos(*at)])?;
+                ledger.db.run(TOKEN_USED, params![id, nanos(*at)])?;
             }
             Ok(())
         };
@@ -217,16 +215,16 @@ impl SqliteStore {
     ) -> Result<bool, Unavailable> {
         let by = by.clone();
         let revoke = move |ledger: &Ledger| {
-            let (connection, who) = (&ledger.connection, params![issuer, subject]);
+            let (db, who) = (&ledger.db, params![issuer, subject]);
             let is_known = "SELECT EXISTS (SELECT 1 FROM subjects WHERE issuer = ? AND name = ?)";
-            let is_known: Option<bool> = connection.first(is_known, who, |row| row.get(0))?;
+            let is_known: Option<bool> = db.first(is_known, who, |row| row.get(0))?;
             if is_known != Some(true) {
                 return Ok(false);
             }
-            connection.run("DELETE FROM subject_logins WHERE issuer = ? AND subject = ?", who)?;
+            db.run("DELETE FROM subject_logins WHERE issuer = ? AND subject = ?", who)?;
             let act = (REVOKE_SUBJECT, &*Caller::Subject(Arc::clone(&subject)).name());
-            audit_log::write(connection, (&by, ledger.now()), act, (None, None))?;
-            bump_version(connection)?;
+            audit_log::write(db, (&by, ledger.now()), act, (None, None))?;
+            bump_version(db)?;
             Ok(true)
         };
         self.run(Durability::Synced, revoke).await
@@ -240,32 +238,32 @@ fn write_own_act(
     (act, new): (&str, Option<String>),
     old: Option<String>,
 ) -> Result<()> {
-    let connection = &ledger.connection;
+    let db = &ledger.db;
     let of_session = "SELECT subject FROM subject_logins WHERE id = ?";
-    let Some(subject) = connection.first(of_session, [session], |row| row.get(0))? else {
+    let Some(subject) = db.first(of_session, [session], |row| row.get(0))? else {
         return Ok(());
     };
     let user = Caller::Subject(subject);
     let by = (&Actor::from(&user), ledger.now());
-    audit_log::write(connection, by, (act, &user.name()), (old.as_deref(), new.as_deref()))
+    audit_log::write(db, by, (act, &user.name()), (old.as_deref(), new.as_deref()))
 }
 
-fn delete_expired(connection: &Connection, now: i64) -> Result<()> {
-    connection.run("DELETE FROM subject_logins WHERE until <= ?", [now])?;
+fn delete_expired(db: &dyn Engine, now: i64) -> Result<()> {
+    db.run("DELETE FROM subject_logins WHERE until <= ?", [now])?;
     Ok(())
 }
 
 fn token_refusal(
-    connection: &Connection,
+    db: &dyn Engine,
     (session, now): (Digest, i64),
     name: &str,
 ) -> Result<Option<TokenRefusal>> {
-    let has_session: Option<bool> = connection.first(HAS_SESSION, [session], |row| row.get(0))?;
+    let has_session: Option<bool> = db.first(HAS_SESSION, [session], |row| row.get(0))?;
     if has_session != Some(true) {
         return Ok(Some(TokenRefusal::SessionEnded));
     }
     let read = |row: &Row<'_>| Ok((row.get(0)?, row.get(1)?));
-    let counted = connection.first(COUNT_TOKENS, params![session, now, name], read)?;
+    let counted = db.first(COUNT_TOKENS, params![session, now, name], read)?;
     let (count, is_taken): (usize, bool) = counted.unwrap_or_default();
     let is_full = count >= MAX_TOKENS_PER_SUBJECT;
     Ok(match (is_taken, is_full) {
@@ -275,32 +273,32 @@ fn token_refusal(
     })
 }
 
-fn keep_subject(connection: &Connection, subject: &Subject, now: i64) -> Result<()> {
+fn keep_subject(db: &dyn Engine, subject: &Subject, now: i64) -> Result<()> {
     let Subject { issuer, name, terms } = subject;
     let SubjectTerms { role, own_budget, group, may_buy, display_name } = terms;
     let may_buy = may_buy.as_ref().map(Selection::to_string);
     let (role, budget) = (role.name(), budget_text(*own_budget));
     let values = params![issuer, name, role, budget, group, may_buy, display_name, now];
-    connection.run(KEEP_SUBJECT, values)?;
+    db.run(KEEP_SUBJECT, values)?;
     Ok(())
 }
 
-fn login(row: &Row<'_>) -> rusqlite::Result<SubjectLogin> {
+fn login(row: &Row<'_>) -> Result<SubjectLogin> {
     let terms = SubjectTerms {
         role: column::named(row, 4, &Role::ALL, Role::name)?,
         own_budget: budget(row, 5)?,
         group: row.get(9)?,
-        may_buy: row.get::<_, Option<String>>(6)?.map(|names| Selection::parse(&names)),
+        may_buy: row.get::<Option<String>>(6)?.map(|names| Selection::parse(&names)),
         display_name: row.get(7)?,
     };
     let subject = Subject { issuer: row.get(1)?, name: row.get(2)?, terms };
     let token_budget =
-        if row.get::<_, Option<String>>(8)?.is_some() { Some(budget(row, 8)?) } else { None };
+        if row.get::<Option<String>>(8)?.is_some() { Some(budget(row, 8)?) } else { None };
     let (id, expires_at) = (row.get(0)?, column::moment(row, 3)?);
     Ok(SubjectLogin { id, subject, expires_at, token_budget })
 }
 
-fn token(row: &Row<'_>) -> rusqlite::Result<SubjectToken> {
+fn token(row: &Row<'_>) -> Result<SubjectToken> {
     Ok(SubjectToken {
         id: row.get(0)?,
         name: row.get(1)?,
@@ -312,9 +310,7 @@ fn token(row: &Row<'_>) -> rusqlite::Result<SubjectToken> {
     })
 }
 
-fn budget(row: &Row<'_>, at: usize) -> rusqlite::Result<SpendLimit> {
+fn budget(row: &Row<'_>, at: usize) -> Result<SpendLimit> {
     let text: Arc<str> = row.get(at)?;
-    read_budget(&text).ok_or_else(|| {
-        rusqlite::Error::FromSqlConversionFailure(at, Type::Text, "not a budget".into())
-    })
+    read_budget(&text).ok_or_else(|| unfit(at))
 }

@@ -20,9 +20,9 @@ use super::command::{self, Durability, WriteCommand};
 use super::command_gate::CommandGate;
 use super::ledger::Ledger;
 use super::lock::Lock;
-use super::statements::Statements;
 use super::{Result, StoreError};
 use crate::clock;
+use crate::store::engine::Sql;
 use crate::store::{Reason, Unavailable};
 use crate::sync::lock;
 pub(super) use shared::SharedWriter;
@@ -79,21 +79,13 @@ pub(super) struct Writer {
     batches: BatchWriter,
 }
 
-/// The ledger that a batch is written to, with its prepared statements.
-#[derive(Clone, Copy)]
-struct Target<'a, 'ledger> {
-    ledger: &'ledger Ledger,
-    statements: &'a Statements<'ledger>,
-}
-
-impl Target<'_, '_> {
-    fn run(self, batch: &mut [Box<dyn WriteCommand>]) -> Result<(), Failure> {
-        self.ledger.begun(self.statements)?;
-        for command in batch {
-            command.run(self.ledger, self.statements).map_err(Failure::of_command)?;
-        }
-        self.ledger.write_counters(self.statements).map_err(Failure::of_command)
+/// Runs the commands of a transaction.
+fn run(ledger: &Ledger, batch: &mut [Box<dyn WriteCommand>]) -> Result<(), Failure> {
+    ledger.begun()?;
+    for command in batch {
+        command.run(ledger).map_err(Failure::of_command)?;
     }
+    ledger.write_counters().map_err(Failure::of_command)
 }
 
 /// Returns whether the commit waits for the disk.
@@ -109,7 +101,7 @@ fn needs_sync(ledger: &Ledger, batch: &[Box<dyn WriteCommand>]) -> Result<bool> 
     Ok(is_full)
 }
 
-/// Writes batches. The ledger is apart, because the prepared statements borrow it.
+/// Writes batches to the ledger.
 struct BatchWriter {
     mode: OpenMode,
     path: PathBuf,
@@ -139,14 +131,14 @@ impl Writer {
         let (log_pages, has_written) = (Arc::<AtomicI32>::default(), Arc::<AtomicBool>::default());
         let (pages_seen, written) = (Arc::clone(&log_pages), Arc::clone(&has_written));
         // SQLite's own hook copies inside the commit, and hides an error.
-        ledger.connection.wal_hook(Some(move |_: &mut Wal, pages| {
+        ledger.db.connection.wal_hook(Some(move |_: &mut Wal, pages| {
             pages_seen.store(pages, Ordering::Relaxed);
             written.store(true, Ordering::Relaxed);
             Ok(())
         }))?;
         let batches = BatchWriter {
             mode: access,
-            path: ledger.connection.path().unwrap_or_default().into(),
+            path: ledger.db.connection.path().unwrap_or_default().into(),
             retries: VecDeque::new(),
             next_retry: clock::now(),
             wal_pages: log_pages,
@@ -180,8 +172,7 @@ impl Writer {
     }
 
     fn process(&mut self, batch: Vec<Box<dyn WriteCommand>>) {
-        let statements = Statements::new(&self.ledger.connection);
-        self.batches.process(Target { ledger: &self.ledger, statements: &statements }, batch);
+        self.batches.process(&self.ledger, batch);
     }
 
     /// Writes what still waits for a retry, and closes the ledger cleanly.
@@ -199,7 +190,7 @@ impl Writer {
             tracing::error!(lost = batches.retries.len(), "ledger writes lost at shutdown");
         } else if batches.broken.is_none() && batches.lock.is_some() {
             // If another process has the file open, closing it would leave the log as it is.
-            checkpoint::truncate(&ledger.connection, ledger.busy_timeout);
+            checkpoint::truncate(&ledger.db.connection, ledger.busy_timeout);
             batches.lock.iter_mut().for_each(|lock| lock.is_clean = is_checked);
         }
         // The lock is released after the connection is closed.
@@ -209,31 +200,31 @@ impl Writer {
 
 impl BatchWriter {
     /// If a command fails, or the disk is too full for the batch, each command runs alone.
-    fn process(&mut self, target: Target<'_, '_>, mut batch: Vec<Box<dyn WriteCommand>>) {
+    fn process(&mut self, ledger: &Ledger, mut batch: Vec<Box<dyn WriteCommand>>) {
         self.take_reported_fault();
-        match self.commit(target, &mut batch) {
+        match self.commit(ledger, &mut batch) {
             Err(Failure { is_divisible: true, .. }) if batch.len() > 1 => {
                 for mut command in batch {
-                    let done = self.commit(target, slice::from_mut(&mut command));
+                    let done = self.commit(ledger, slice::from_mut(&mut command));
                     self.answer(vec![command], done.map_err(|failure| failure.fault));
                 }
             }
             done => self.answer(batch, done.map_err(|failure| failure.fault)),
         }
-        self.write_keys(target);
+        self.write_keys(ledger);
     }
 
     /// Writes some of the keys that wait. They have a transaction of their own, so that no purchase
     /// fails with them. If they fail, they wait for the next one.
-    fn write_keys(&mut self, target: Target<'_, '_>) {
-        if !target.ledger.dedupe_keys.borrow().are_due() {
+    fn write_keys(&mut self, ledger: &Ledger) {
+        if !ledger.dedupe_keys.borrow().are_due() {
             return;
         }
-        let write = command::notification(Durability::Buffered, |ledger, statements| {
-            ledger.dedupe_keys.borrow_mut().write_next(statements)
+        let write = command::notification(Durability::Buffered, |ledger| {
+            ledger.dedupe_keys.borrow_mut().write_next(&ledger.db)
         });
         if let Err(Failure { fault: fault @ StoreError::Permanent(_), .. }) =
-            self.commit(target, &mut [write])
+            self.commit(ledger, &mut [write])
         {
             self.log_fault(&fault);
         }
@@ -268,16 +259,16 @@ impl BatchWriter {
     /// Runs all commands in one transaction. If one fails, all are rolled back.
     fn commit(
         &mut self,
-        target: Target<'_, '_>,
+        ledger: &Ledger,
         batch: &mut [Box<dyn WriteCommand>],
     ) -> Result<(), Failure> {
-        let begun = self.begin(target, batch)?;
-        self.commit_begun(target, batch, begun)
+        let begun = self.begin(ledger, batch)?;
+        self.commit_begun(ledger, batch, begun)
     }
 
     fn begin(
         &mut self,
-        Target { ledger, statements }: Target<'_, '_>,
+        ledger: &Ledger,
         batch: &[Box<dyn WriteCommand>],
     ) -> Result<clock::Instant> {
         if let Some(why) = &self.broken {
@@ -285,24 +276,23 @@ impl BatchWriter {
         }
         self.set_synchronous(ledger, batch)?;
         let begun = clock::now();
-        statements
-            .run(if self.mode == OpenMode::Read { "BEGIN" } else { "BEGIN IMMEDIATE" }, [])?;
+        let begin = if self.mode == OpenMode::Read { "BEGIN" } else { "BEGIN IMMEDIATE" };
+        ledger.db.run(begin, ())?;
         Ok(begun)
     }
 
     fn commit_begun(
         &mut self,
-        target: Target<'_, '_>,
+        ledger: &Ledger,
         batch: &mut [Box<dyn WriteCommand>],
         begun: clock::Instant,
     ) -> Result<(), Failure> {
-        let Target { ledger, statements } = target;
-        let execute = |sql| statements.run(sql, []).map_err(StoreError::from);
-        let done = target.run(batch).and_then(|()| execute("COMMIT").map_err(Failure::from));
+        let execute = |sql| ledger.db.run(sql, ());
+        let done = run(ledger, batch).and_then(|()| execute("COMMIT").map_err(Failure::from));
         match &done {
             Err(_) => {
                 ledger.rolled_back();
-                if !ledger.connection.is_autocommit() {
+                if !ledger.db.connection.is_autocommit() {
                     execute("ROLLBACK")
                         .map_err(|fault| StoreError::Permanent(fault.unavailable()))?;
                 }
@@ -345,7 +335,7 @@ impl BatchWriter {
         let is_full = needs_sync(ledger, batch)?;
         if is_full != self.is_synchronous {
             let synchronous = if is_full { "FULL" } else { "NORMAL" };
-            ledger.connection.pragma_update(None, "synchronous", synchronous)?;
+            ledger.db.connection.pragma_update(None, "synchronous", synchronous)?;
             self.is_synchronous = is_full;
         }
         Ok(())

@@ -1,9 +1,10 @@
 use std::time::Duration;
 
-use rusqlite::params;
+use rusqlite::{Connection, params};
 use tokio::time::timeout;
 
 use super::*;
+use crate::store::engine::Sql;
 use crate::store::sqlite::reports;
 use crate::store::{Store, ZoneOffsets};
 
@@ -23,9 +24,9 @@ fn endless(
     reader: &ReportReader,
     begun: mpsc::Sender<()>,
 ) -> impl Future<Output = Result<i64, Unavailable>> + use<> {
-    reader.read(move |connection| {
+    reader.read(move |db| {
         begun.send(()).unwrap();
-        connection.query_row(ENDLESS, [], |row| row.get(0))
+        db.one(ENDLESS, (), |row| row.get(0))
     })
 }
 
@@ -36,7 +37,7 @@ async fn query_is_interrupted_when_its_caller_is_gone() {
     let (begins, begun) = mpsc::channel();
     let first = endless(&reader, begins.clone());
     let never_begun = endless(&reader, begins);
-    let last = reader.read(|file| file.query_row("SELECT 1", [], |row| row.get::<_, i64>(0)));
+    let last = reader.read(|db| db.one("SELECT 1", (), |row| row.get::<i64>(0)));
     begun.recv_timeout(PATIENCE).expect("the first query runs");
     drop(never_begun);
     drop(first);

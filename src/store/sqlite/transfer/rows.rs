@@ -3,7 +3,6 @@
 use rusqlite::{Connection, params_from_iter};
 
 use crate::store::Reason;
-use crate::store::sqlite::column::Sql;
 use crate::store::transfer::cell::CellRow;
 use crate::store::transfer::side::{BATCH_ROWS, Batch};
 use crate::store::transfer::tables::{Key, Schema, SchemaColumn, TablePlan};
@@ -29,12 +28,11 @@ impl Position {
 
 pub(super) fn schema(connection: &Connection) -> Result<Schema, Reason> {
     let mut schema = Schema::new();
-    let columns = connection.all(COLUMNS, [], |row| {
+    let mut columns = connection.prepare(COLUMNS)?;
+    let mut rows = columns.query([])?;
+    while let Some(row) = rows.next()? {
         let column = SchemaColumn { name: row.get(1)?, kind: row.get(2)?, key: row.get(3)? };
-        Ok((row.get(0)?, column))
-    })?;
-    for (table, column) in columns {
-        schema.entry(table).or_default().push(column);
+        schema.entry(row.get(0)?).or_default().push(column);
     }
     Ok(schema)
 }

@@ -6,7 +6,7 @@ use rusqlite::{Connection, OptionalExtension, params};
 use uuid::Uuid;
 
 use super::rows::{self, Position};
-use crate::store::sqlite::column::{Sql, nanos};
+use crate::store::sqlite::column::nanos;
 use crate::store::sqlite::moved;
 use crate::store::sqlite::open::open_to_move;
 use crate::store::sqlite::writer::Writer;
@@ -39,7 +39,7 @@ impl SqliteSource {
     ) -> Result<Self, Reason> {
         let unusable = OpenError::at::<Reason>(path);
         let mut writer = open_to_move(path, clock, money)?;
-        file::check_integrity(&mut writer.ledger.connection).map_err(&unusable)?;
+        file::check_integrity(&mut writer.ledger.db.connection).map_err(&unusable)?;
         let mut source = Self {
             writer: Some(writer),
             mark: Uuid::nil(),
@@ -68,7 +68,7 @@ impl SqliteSource {
 
     fn connection(&self) -> Result<&Connection, Reason> {
         let writer = self.writer.as_ref().ok_or("it is closed")?;
-        Ok(&writer.ledger.connection)
+        Ok(&writer.ledger.db.connection)
     }
 
     pub(in crate::store) fn schema(&self) -> Result<Schema, Reason> {
@@ -101,14 +101,14 @@ impl Source for SqliteSource {
 
     async fn facts(&mut self) -> Result<Facts, Reason> {
         let connection = self.connection()?;
-        let text = |query: &str| connection.first(query, [], |row| row.get(0));
+        let text = |query: &str| connection.query_row(query, [], |row| row.get(0)).optional();
         let print = "SELECT print FROM secret";
         let version = "SELECT version FROM members_version";
         let limit = "SELECT requests, seconds FROM rate_limit";
         Ok(Facts {
             name: text("SELECT name FROM identity")?,
             money: text("SELECT kind FROM money")?,
-            secret: connection.first(print, [], |row| row.get(0))?,
+            secret: connection.query_row(print, [], |row| row.get(0)).optional()?,
             members_version: connection.query_row(version, [], |row| row.get(0))?,
             rate_limit: connection
                 .query_row(limit, [], |row| Ok((row.get(0)?, row.get(1)?)))
@@ -122,9 +122,9 @@ impl Source for SqliteSource {
 
     async fn note_moved(&mut self, to: &str) -> Result<(), Reason> {
         let writer = self.writer.as_ref().ok_or("it is closed")?;
-        let (connection, now) = (&writer.ledger.connection, nanos(writer.ledger.now()));
+        let (connection, now) = (&writer.ledger.db.connection, nanos(writer.ledger.now()));
         let note = "INSERT OR IGNORE INTO moved (number, destination, at) VALUES (1, ?, ?)";
-        connection.run(note, params![to, now])?;
+        connection.execute(note, params![to, now])?;
         Ok(connection.execute_batch("COMMIT")?)
     }
 }
@@ -132,8 +132,8 @@ impl Source for SqliteSource {
 impl Drop for SqliteSource {
     fn drop(&mut self) {
         let Some(writer) = self.writer.take() else { return };
-        if !writer.ledger.connection.is_autocommit() {
-            writer.ledger.connection.execute_batch("ROLLBACK").ok();
+        if !writer.ledger.db.connection.is_autocommit() {
+            writer.ledger.db.connection.execute_batch("ROLLBACK").ok();
         }
         writer.close();
     }

@@ -8,12 +8,11 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use rusqlite::{Connection, params, params_from_iter};
+use rusqlite::{Connection, OptionalExtension, params, params_from_iter};
 use uuid::Uuid;
 
 use super::rows::{self, Position};
 use crate::store::sqlite::backup::publish;
-use crate::store::sqlite::column::Sql;
 use crate::store::sqlite::file::{self, Purpose};
 use crate::store::sqlite::handle::canonical_path;
 use crate::store::sqlite::lock::{Lock, with_suffix};
@@ -77,7 +76,8 @@ impl SqliteTransfer {
         let mut done = Vec::with_capacity(plans.len());
         for plan in plans {
             let key = params![self.source.as_bytes(), plan.table.name];
-            done.push(self.connection()?.first(find, key, |row| row.get(0))?);
+            let last = self.connection()?.query_row(find, key, |row| row.get(0)).optional()?;
+            done.push(last);
         }
         let known: Option<Vec<u64>> = done.into_iter().collect();
         Ok(known.unwrap_or_default())
@@ -136,11 +136,12 @@ impl Target for SqliteTransfer {
                 Key::Columns => None,
                 Key::Position { .. } => Some(Cell::Integer(number.try_into().unwrap_or(i64::MAX))),
             };
-            transaction.run(&insert, params_from_iter(row.iter().chain(&number)))?;
+            let mut insert = transaction.prepare_cached(&insert)?;
+            insert.execute(params_from_iter(row.iter().chain(&number)))?;
         }
         let note = "UPDATE imports SET last = ? WHERE source = ? AND done_table = ?";
         let last = at + rows.len() as u64;
-        transaction.run(note, params![last, self.source.as_bytes(), plan.table.name])?;
+        transaction.execute(note, params![last, self.source.as_bytes(), plan.table.name])?;
         Ok(transaction.commit()?)
     }
 

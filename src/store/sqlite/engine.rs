@@ -1,0 +1,86 @@
+//! SQLite as the ledger's engine.
+
+use std::ops::ControlFlow;
+
+use rusqlite::types::{ToSqlOutput, ValueRef};
+use rusqlite::{Connection, Statement, ToSql};
+
+use crate::store::engine::{Columns, Engine, Result, Row, SqlValue, StoreError, ToSqlValue, unfit};
+use crate::store::{Cause, Reason, Unavailable};
+
+pub(super) struct SqliteEngine {
+    pub(super) connection: Connection,
+}
+
+impl Engine for SqliteEngine {
+    fn execute(&self, sql: &str, values: &[&dyn ToSqlValue]) -> Result<usize> {
+        let mut statement = self.connection.prepare_cached(sql)?;
+        bind(&mut statement, values)?;
+        Ok(statement.raw_execute()?)
+    }
+
+    fn query(
+        &self,
+        sql: &str,
+        values: &[&dyn ToSqlValue],
+        read: &mut dyn FnMut(&Row<'_>) -> Result<ControlFlow<()>>,
+    ) -> Result<()> {
+        let mut statement = self.connection.prepare_cached(sql)?;
+        bind(&mut statement, values)?;
+        let mut rows = statement.raw_query();
+        while let Some(row) = rows.next()? {
+            if read(&Row(row))?.is_break() {
+                break;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn bind(statement: &mut Statement<'_>, values: &[&dyn ToSqlValue]) -> Result<()> {
+    for (at, value) in values.iter().enumerate() {
+        statement.raw_bind_parameter(at + 1, value.to_sql_value())?;
+    }
+    Ok(())
+}
+
+impl ToSql for SqlValue<'_> {
+    fn to_sql(&self) -> rusqlite::Result<ToSqlOutput<'_>> {
+        Ok(ToSqlOutput::Borrowed(match *self {
+            SqlValue::Null => ValueRef::Null,
+            SqlValue::Integer(number) => ValueRef::Integer(number),
+            SqlValue::Text(text) => ValueRef::Text(text),
+            SqlValue::Bytes(bytes) => ValueRef::Blob(bytes),
+        }))
+    }
+}
+
+impl Columns for rusqlite::Row<'_> {
+    fn value(&self, column: usize) -> Result<SqlValue<'_>> {
+        Ok(match self.get_ref(column)? {
+            ValueRef::Null => SqlValue::Null,
+            ValueRef::Integer(number) => SqlValue::Integer(number),
+            ValueRef::Text(text) => SqlValue::Text(text),
+            ValueRef::Blob(bytes) => SqlValue::Bytes(bytes),
+            ValueRef::Real(_) => return Err(unfit(column)),
+        })
+    }
+}
+
+impl From<rusqlite::Error> for StoreError {
+    fn from(error: rusqlite::Error) -> Self {
+        let reason = Reason::from(error);
+        match reason.cause {
+            Cause::DiskFailed | Cause::Damaged => Self::Permanent(Unavailable(reason)),
+            Cause::DiskFull => Self::DiskFull(Unavailable(reason)),
+            Cause::Starting
+            | Cause::NewerVersion
+            | Cause::Permission
+            | Cause::Replaced
+            | Cause::Moved
+            | Cause::Unreachable
+            | Cause::DeclaredDead
+            | Cause::Other => Self::Transient(Unavailable(reason)),
+        }
+    }
+}
