@@ -1,6 +1,5 @@
 //! Work for the writer, with or without a reply.
 
-use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
 use super::Result;
@@ -20,14 +19,6 @@ pub(super) trait WriteCommand: Send {
 
     fn run(&mut self, ledger: &Ledger) -> Result<()>;
 
-    /// Returns whether it takes microseconds, so that its caller's thread may run it.
-    fn is_brief(&self) -> bool;
-
-    fn set_brief(&mut self);
-
-    /// Returns where the caller waits, if it waits in a runtime.
-    fn runtime(&self) -> Option<&Handle>;
-
     /// Replies after the commit or the fault. Returns the command if it has to be retried.
     fn answer(self: Box<Self>, fault: Option<&Unavailable>) -> Option<Box<dyn WriteCommand>>;
 }
@@ -36,11 +27,9 @@ type Answer<T> = Result<T, Unavailable>;
 
 struct Task<T, F> {
     durability: Durability,
-    is_brief: bool,
     work: F,
     outcome: Option<Answer<T>>,
     answer: Option<oneshot::Sender<Answer<T>>>,
-    runtime: Option<Handle>,
 }
 
 /// A command whose caller waits for a reply.
@@ -49,8 +38,7 @@ pub(super) fn request<T: Send + 'static>(
     work: impl FnMut(&Ledger) -> Result<T> + Send + 'static,
 ) -> (Box<dyn WriteCommand>, oneshot::Receiver<Answer<T>>) {
     let (answer, answered) = oneshot::channel();
-    let (answer, runtime) = (Some(answer), Handle::try_current().ok());
-    let task = Task { durability, is_brief: false, work, outcome: None, answer, runtime };
+    let task = Task { durability, work, outcome: None, answer: Some(answer) };
     (Box::new(task), answered)
 }
 
@@ -59,41 +47,7 @@ pub(super) fn notification(
     durability: Durability,
     work: impl FnMut(&Ledger) -> Result<()> + Send + 'static,
 ) -> Box<dyn WriteCommand> {
-    let (outcome, answer, runtime) = (None, None, None);
-    Box::new(Task { durability, is_brief: false, work, outcome, answer, runtime })
-}
-
-/// Replies to the callers of a batch, and returns the commands that have to be retried.
-///
-/// Each wake-up from another thread costs a system call. So the callers of one runtime are woken by
-/// a task of theirs.
-pub(super) fn answer(
-    batch: Vec<Box<dyn WriteCommand>>,
-    fault: Option<&Unavailable>,
-) -> Vec<Box<dyn WriteCommand>> {
-    let mut undone = Vec::new();
-    let mut callers: Vec<(Handle, Vec<Box<dyn WriteCommand>>)> = Vec::new();
-    for command in batch {
-        let Some(runtime) = command.runtime() else {
-            undone.extend(command.answer(fault));
-            continue;
-        };
-        match callers.iter_mut().find(|(known, _)| known.id() == runtime.id()) {
-            Some((_, commands)) => commands.push(command),
-            None => callers.push((runtime.clone(), vec![command])),
-        }
-    }
-    for (runtime, commands) in callers {
-        let fault = fault.cloned();
-        let is_single = commands.len() == 1;
-        let reply = move || commands.into_iter().for_each(|one| drop(one.answer(fault.as_ref())));
-        if is_single {
-            reply();
-        } else {
-            runtime.spawn(async move { reply() });
-        }
-    }
-    undone
+    Box::new(Task { durability, work, outcome: None, answer: None })
 }
 
 impl<T, F> WriteCommand for Task<T, F>
@@ -103,18 +57,6 @@ where
 {
     fn durability(&self) -> Durability {
         self.durability
-    }
-
-    fn is_brief(&self) -> bool {
-        self.is_brief
-    }
-
-    fn set_brief(&mut self) {
-        self.is_brief = true;
-    }
-
-    fn runtime(&self) -> Option<&Handle> {
-        self.runtime.as_ref()
     }
 
     fn run(&mut self, ledger: &Ledger) -> Result<()> {

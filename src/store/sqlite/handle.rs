@@ -6,17 +6,16 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use std::{fmt, thread};
 
-use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::sync::oneshot;
 
 use super::command::{Durability, WriteCommand, notification, request};
 use super::command_gate::CommandGate;
-use super::command_queue::{CommandQueue, Release};
+use super::command_queue::CommandQueue;
 use super::file::FileId;
 use super::identity::LedgerIdentity;
 use super::ledger::Ledger;
 use super::reader::ReportReader;
-use super::writer::{SharedWriter, Writer};
+use super::writer::Writer;
 use super::{LockHolder, Result, lock};
 use crate::metrics::Histogram;
 use crate::store::engine::Engine;
@@ -48,7 +47,7 @@ pub(super) struct StoreInner {
 pub(super) enum Executor {
     Closed,
     Inline(Box<Mutex<Writer>>),
-    Thread { queue: Arc<CommandQueue>, writer: SharedWriter, thread: thread::JoinHandle<()> },
+    Thread { queue: Arc<CommandQueue>, thread: thread::JoinHandle<()> },
 }
 
 impl SqliteStore {
@@ -104,7 +103,7 @@ impl SqliteStore {
         work: impl FnMut(&Ledger) -> Result<T> + Send + 'static,
     ) -> Result<T, Unavailable> {
         self.inner.gate.check()?;
-        self.execute(durability, false, work).await
+        self.execute(durability, work).await
     }
 
     /// Runs a command that need not be synced to disk.
@@ -121,7 +120,7 @@ impl SqliteStore {
         durability: Durability,
         work: impl FnMut(&Ledger) -> Result<T> + Send + 'static,
     ) -> Result<T, Unavailable> {
-        self.execute(durability, false, work).await
+        self.execute(durability, work).await
     }
 
     pub(super) async fn run_report<T: Send + 'static>(
@@ -143,7 +142,7 @@ impl SqliteStore {
         durability: Durability,
         work: impl FnMut(&Ledger) -> Result<()> + Send + 'static,
     ) {
-        drop(self.enqueue(notification(durability, work)));
+        self.enqueue(notification(durability, work));
     }
 
     /// [`notify`](Self::notify), but the command waits for the next one, with which it shares a
@@ -152,53 +151,33 @@ impl SqliteStore {
     where
         W: FnMut(&Ledger) -> Result<()> + Send + 'static,
     {
-        let mut command = notification(Durability::Buffered, work(self.now()));
-        command.set_brief();
+        let command = notification(Durability::Buffered, work(self.now()));
         match &self.inner.executor {
             Executor::Thread { queue, .. } => queue.defer(command),
-            Executor::Inline(_) | Executor::Closed => drop(self.enqueue(command)),
+            Executor::Inline(_) | Executor::Closed => self.enqueue(command),
         }
     }
 
-    /// Runs a command, which is brief if it takes microseconds.
+    /// Runs a command also while the store is being opened.
     pub(super) async fn execute<T: Send + 'static>(
         &self,
         durability: Durability,
-        is_brief: bool,
         work: impl FnMut(&Ledger) -> Result<T> + Send + 'static,
     ) -> Result<T, Unavailable> {
-        let (mut command, reply) = request(durability, work);
-        if is_brief {
-            command.set_brief();
-        }
-        self.release(command).await;
+        let (command, reply) = request(durability, work);
+        self.enqueue(command);
         reply.await.unwrap_or_else(|oneshot::error::RecvError { .. }| Err(self.closed_error()))
     }
 
-    /// Runs the command, or queues it with those that other tasks add meanwhile.
-    async fn release(&self, command: Box<dyn WriteCommand>) {
-        let Some(release) = self.enqueue(command) else { return };
-        // On another kind of runtime, a task that blocks could keep this one from going on.
-        let flavor = Handle::try_current().map(|runtime| runtime.runtime_flavor());
-        if flavor.is_ok_and(|flavor| flavor == RuntimeFlavor::CurrentThread) {
-            release.gather().await;
-            if let Executor::Thread { writer, .. } = &self.inner.executor {
-                writer.run_alone(&release);
-            }
-        }
-    }
-
-    /// Runs the command, or queues it until the result is dropped.
-    fn enqueue(&self, work: Box<dyn WriteCommand>) -> Option<Release<'_>> {
+    fn enqueue(&self, command: Box<dyn WriteCommand>) {
         match &self.inner.executor {
-            Executor::Closed => None,
+            Executor::Closed => {}
             Executor::Inline(writer) => {
                 if let Ok(mut writer) = writer.lock() {
-                    writer.run_inline(work);
+                    writer.run_inline(command);
                 }
-                None
             }
-            Executor::Thread { queue, .. } => queue.push(work),
+            Executor::Thread { queue, .. } => queue.push(command),
         }
     }
 

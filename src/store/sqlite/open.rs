@@ -27,7 +27,7 @@ use super::ledger::Ledger;
 use super::lock::{self, Lock};
 use super::reader::ReportReader;
 use super::schema::{self, FileKind};
-use super::writer::{OpenMode, SharedWriter, Writer};
+use super::writer::{OpenMode, Writer};
 use super::{LockHolder, OpenError, StoreError, members, moved};
 use crate::clock;
 use crate::store::{Clock, MoneyKind, Reason, StoreCapacity, Unavailable};
@@ -121,12 +121,11 @@ impl SqliteStore {
         let path = &canonical_path(path);
         let gate = CommandGate::default();
         let commands = CommandReceiver::default();
-        let (queue, shared) = (commands.queue(), SharedWriter::default());
+        let queue = commands.queue();
         let (send_locked, locked) = oneshot::channel();
         let (send_opened, opened) = oneshot::channel();
         let work = {
             let (path, clock, gate) = (path.to_owned(), clock.clone(), gate.clone());
-            let shared = shared.clone();
             move || {
                 let holder = LockHolder::Server(admin);
                 let mut locked = match LockedLedger::acquire(&path, holder, wait, &clock) {
@@ -140,7 +139,7 @@ impl SqliteStore {
                 match locked.open(&clock, StoreCapacity::default(), Some(money), &gate) {
                     Ok(writer) => {
                         send_opened.send(Ok(())).ok();
-                        shared.run(writer, &commands);
+                        writer.run(&commands);
                     }
                     Err(error) => {
                         gate.close(Unavailable(error.clone().into()));
@@ -149,7 +148,7 @@ impl SqliteStore {
                 }
             }
         };
-        let executor = Executor::Thread { queue, writer: shared, thread: spawn(path, work)? };
+        let executor = Executor::Thread { queue, thread: spawn(path, work)? };
         let panicked = || Err(OpenError::unusable(path, "its thread panicked"));
         let identity = locked.await.unwrap_or_else(|_| panicked())?;
         let inner = StoreInner::new(path, clock, executor, gate.clone());
@@ -244,10 +243,9 @@ impl SqliteStore {
         identity: Option<(LedgerIdentity, FileId)>,
     ) -> Result<Self, OpenError> {
         let commands = CommandReceiver::default();
-        let (queue, shared) = (commands.queue(), SharedWriter::default());
-        let of_thread = shared.clone();
-        let thread = spawn(path, move || of_thread.run(writer, &commands))?;
-        let executor = Executor::Thread { queue, writer: shared, thread };
+        let queue = commands.queue();
+        let thread = spawn(path, move || writer.run(&commands))?;
+        let executor = Executor::Thread { queue, thread };
         StoreInner::new(path, clock, executor, gate).with_reader(identity)
     }
 }

@@ -28,8 +28,6 @@ use crate::store::{
 
 /// How often a purchase that another process may end is polled.
 const POLL_INTERVAL: Duration = Duration::from_millis(250);
-/// A larger reply takes longer to write than a caller's thread may be busy.
-const MAX_BRIEF_REPLY: usize = 64 * 1_024;
 /// After a full disk, so many writes show that a purchase fits again: each takes new room.
 const PROBE_WRITES: usize = 3;
 /// Writes what is there already, to about as many pages as a purchase.
@@ -58,7 +56,7 @@ impl SqliteStore {
         let reservation = reservation.clone();
         let send = send.map(|(slot, account)| (slot.id, account));
         let reserve = move |ledger: &Ledger| ledger.reserve(&reservation, send);
-        let held = self.execute(durability, !is_expensive, reserve).await?;
+        let held = self.execute(durability, reserve).await?;
         if matches!(held, Ok(_) | Err(ReserveError::InsufficientCredit)) {
             self.inner.credit_used.store(true, Ordering::Relaxed);
         }
@@ -133,15 +131,8 @@ impl SqliteStore {
         settlement: Settlement,
     ) -> Result<(), Unavailable> {
         self.inner.gate.check()?;
-        let is_brief = match &settlement {
-            Settlement::Charged { cost, reply, .. } => {
-                let bytes = reply.as_ref().map_or(0, |reply| reply.body.len());
-                *cost < SYNC_THRESHOLD && bytes <= MAX_BRIEF_REPLY
-            }
-            Settlement::Released | Settlement::Unknown => true,
-        };
         let settle = move |ledger: &Ledger| ledger.settle(id, &settlement);
-        self.execute(Durability::OfPurchase(id), is_brief, settle).await
+        self.execute(Durability::OfPurchase(id), settle).await
     }
 
     pub(in crate::store) fn settle_later(&self, id: PurchaseId, settlement: Settlement) {

@@ -82,11 +82,6 @@ impl Replies {
         Ok(())
     }
 
-    /// Returns whether the kept replies need not be counted before the next one.
-    pub(super) fn are_counted(&self) -> bool {
-        self.kept.get().is_some()
-    }
-
     pub(super) fn purge_expired(&self, db: &dyn Engine, now: Duration) -> Result<()> {
         let expired = "DELETE FROM replies WHERE until <= ? RETURNING length(body)";
         let expired = db.all(expired, [nanos(now)], |row| row.get(0))?;

@@ -3,8 +3,6 @@
 //! Invariant: a command that was reported as done survives a crash of this process. If it concerns
 //! an expensive purchase, it also survives a power failure.
 
-mod shared;
-
 use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -18,6 +16,7 @@ use super::check::BackgroundCheck;
 use super::checkpoint::{self, Checkpointer};
 use super::command::{self, Durability, WriteCommand};
 use super::command_gate::CommandGate;
+use super::command_queue::CommandReceiver;
 use super::ledger::Ledger;
 use super::lock::Lock;
 use super::{Result, StoreError};
@@ -25,7 +24,6 @@ use crate::clock;
 use crate::store::engine::Sql;
 use crate::store::{Reason, Unavailable};
 use crate::sync::lock;
-pub(super) use shared::SharedWriter;
 
 /// Each checkpoint costs two fsyncs, and each restart of the log another one of the writer, so both
 /// should be rare. A page that many transactions have changed is copied once.
@@ -171,6 +169,38 @@ impl Writer {
         self.batches.checkpoint_wal();
     }
 
+    /// Writes what is queued until the queue is closed.
+    pub(super) fn run(mut self, commands: &CommandReceiver) {
+        while let Some(batch) = self.next_batch(commands) {
+            self.process(batch);
+            if !self.batches.gate.stop.load(Ordering::Relaxed) {
+                self.batches.checkpoint_wal();
+            }
+        }
+        self.close();
+    }
+
+    /// Returns queued commands, or the retries if they are due. The two are not mixed, so that a
+    /// failing command delays no other.
+    fn next_batch(&mut self, commands: &CommandReceiver) -> Option<Vec<Box<dyn WriteCommand>>> {
+        let BatchWriter { retries, next_retry, .. } = &mut self.batches;
+        loop {
+            let mut wait = MAX_DEFERRAL;
+            if !retries.is_empty() {
+                let pause = next_retry.saturating_duration_since(clock::now());
+                if pause.is_zero() {
+                    // Retries first, or a busy queue would delay them for ever.
+                    return Some(retries.drain(..).collect());
+                }
+                wait = wait.min(pause);
+            }
+            let batch = commands.take(wait, MAX_BATCH)?;
+            if !batch.is_empty() {
+                return Some(batch);
+            }
+        }
+    }
+
     fn process(&mut self, batch: Vec<Box<dyn WriteCommand>>) {
         self.batches.process(&self.ledger, batch);
     }
@@ -235,7 +265,8 @@ impl BatchWriter {
             self.log_fault(fault);
         }
         let fault = done.err().map(|fault| fault.unavailable());
-        let undone = command::answer(batch, fault.as_ref());
+        let answer = |command: Box<dyn WriteCommand>| command.answer(fault.as_ref());
+        let undone: Vec<_> = batch.into_iter().filter_map(answer).collect();
         if !undone.is_empty() && self.broken.is_none() {
             self.retries.extend(undone);
             self.next_retry = clock::now() + RETRY_DELAY;
@@ -262,31 +293,13 @@ impl BatchWriter {
         ledger: &Ledger,
         batch: &mut [Box<dyn WriteCommand>],
     ) -> Result<(), Failure> {
-        let begun = self.begin(ledger, batch)?;
-        self.commit_begun(ledger, batch, begun)
-    }
-
-    fn begin(
-        &mut self,
-        ledger: &Ledger,
-        batch: &[Box<dyn WriteCommand>],
-    ) -> Result<clock::Instant> {
         if let Some(why) = &self.broken {
-            return Err(StoreError::Permanent(why.clone()));
+            return Err(StoreError::Permanent(why.clone()).into());
         }
         self.set_synchronous(ledger, batch)?;
         let begun = clock::now();
         let begin = if self.mode == OpenMode::Read { "BEGIN" } else { "BEGIN IMMEDIATE" };
         ledger.db.run(begin, ())?;
-        Ok(begun)
-    }
-
-    fn commit_begun(
-        &mut self,
-        ledger: &Ledger,
-        batch: &mut [Box<dyn WriteCommand>],
-        begun: clock::Instant,
-    ) -> Result<(), Failure> {
         let execute = |sql| ledger.db.run(sql, ());
         let done = run(ledger, batch).and_then(|()| execute("COMMIT").map_err(Failure::from));
         match &done {

@@ -2,7 +2,6 @@ mod threads;
 
 use std::path::Path;
 use std::sync::Mutex;
-use std::thread;
 use std::time::Duration;
 
 use allocation_counter::measure;
@@ -15,7 +14,6 @@ use crate::contract::money::Usd;
 use crate::store::engine::Sql;
 use crate::store::sqlite::command::{notification, request};
 use crate::store::sqlite::command_queue::CommandReceiver;
-use crate::store::sqlite::handle::Executor;
 use crate::store::sqlite::{SqliteStore, schema, slots};
 use crate::store::{
     AccountLimit, AccountStatus, Budgets, CreditWatermark, DedupeKey, KeptReply, PurchaseId,
@@ -266,9 +264,7 @@ fn replays_of_one_purchase_in_a_transaction_change_it_once() {
 
 #[test]
 fn deferred_command_joins_the_next_transaction() {
-    let shared = SharedWriter::default();
-    let process = |batch| lock(&shared.0).as_mut().unwrap().process(batch);
-    *lock(&shared.0) = Some(Box::new(writer()));
+    let mut writer = writer();
     let commands = CommandReceiver::default();
     let queue = commands.queue();
     let order = Arc::new(Mutex::new(Vec::new()));
@@ -280,20 +276,19 @@ fn deferred_command_joins_the_next_transaction() {
         })
     };
     queue.defer(note("deferred"));
-    drop(queue.push(note("next")));
-    let batch = shared.next_batch(&commands).unwrap();
+    queue.push(note("next"));
+    let batch = writer.next_batch(&commands).unwrap();
     assert_eq!(batch.len(), 2);
-    process(batch);
+    writer.process(batch);
     assert_eq!(*order.lock().unwrap(), ["deferred", "next"]);
 
     // Nothing else comes.
     queue.defer(note("alone"));
-    let batch = shared.next_batch(&commands).unwrap();
-    process(batch);
+    let batch = writer.next_batch(&commands).unwrap();
+    writer.process(batch);
     queue.defer(note("last"));
     queue.close();
-    let writer = lock(&shared.0).take().unwrap();
-    shared.run(*writer, &commands);
+    writer.run(&commands);
     assert_eq!(*order.lock().unwrap(), ["deferred", "next", "alone", "last"]);
 }
 
