@@ -50,12 +50,12 @@ impl<K: Clone + Eq + Hash, N: Copy + Eq + Hash, V> Notes<K, N, V> {
     }
 
     pub(crate) fn insert(&mut self, caller: &K, of: N, note: V) {
-        if self.notes.insert(of, note).is_some() {
-            return;
-        }
         self.callers.retain(|known| known != caller);
         self.callers.push_back(caller.clone());
         let own = self.by_caller.entry(caller.clone()).or_default();
+        if self.notes.insert(of, note).is_some() {
+            return;
+        }
         own.push_back(of);
         if own.len() > MAX_NOTES
             && let Some(oldest) = own.pop_front()

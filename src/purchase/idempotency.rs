@@ -113,6 +113,16 @@ impl RunningPurchases {
         is_running || self.deliveries.contains(id)
     }
 
+    /// Returns the purchases that clients of this process wait for.
+    pub(super) fn awaited(&self) -> Vec<PurchaseId> {
+        let calls = lock(&self.calls);
+        let running = calls.iter().filter(|(_, call)| call.waiters.any()).map(|(id, _)| *id);
+        let mut ids: Vec<_> = running.collect();
+        drop(calls);
+        ids.extend_from_slice(&lock(&self.deliveries.0));
+        ids
+    }
+
     pub fn ids(&self) -> Vec<PurchaseId> {
         lock(&self.calls).keys().copied().collect()
     }

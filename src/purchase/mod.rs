@@ -119,7 +119,7 @@ impl Purchases {
                 Ok(Placed::Duplicate(earlier)) => {
                     drop(open);
                     if running.is_separate(purchase, &earlier) {
-                        separate_from.push(earlier.id);
+                        separate_from.extend(running.awaited());
                         continue;
                     }
                     awaited = Some(earlier.id);

@@ -1,6 +1,6 @@
 //! What the ledger's tables need of a database: statements, their values, and rows.
 //!
-//! The tables are written for any engine: portable SQL, integers, text and bytes.
+//! Values are integers, text and bytes.
 
 use std::borrow::Cow;
 use std::ops::ControlFlow;
@@ -75,6 +75,16 @@ pub(super) trait Sql: Engine {
         Ok(found)
     }
 
+    /// Reads rows until `read` breaks.
+    fn query_while(
+        &self,
+        sql: &str,
+        values: impl SqlParams,
+        mut read: impl FnMut(&Row<'_>) -> Result<ControlFlow<()>>,
+    ) -> Result<()> {
+        values.with(|values| self.query(sql, values, &mut read))
+    }
+
     /// Returns what a statement always finds.
     fn one<T>(
         &self,
@@ -106,6 +116,8 @@ impl<E: Engine + ?Sized> Sql for E {}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SqlValue<'a> {
+    /// A number that the databases' signed integers cannot hold: the statement fails.
+    TooLarge,
     Null,
     Integer(i64),
     /// UTF-8, unless the ledger is damaged.
@@ -154,12 +166,11 @@ pub(super) trait ToSqlValue {
     fn to_sql_value(&self) -> SqlValue<'_>;
 }
 
-/// Larger numbers saturate: the databases' integers are signed.
 macro_rules! integers {
     ($($type:ty)*) => { $(
         impl ToSqlValue for $type {
             fn to_sql_value(&self) -> SqlValue<'_> {
-                SqlValue::Integer(i64::try_from(*self).unwrap_or(i64::MAX))
+                i64::try_from(*self).map_or(SqlValue::TooLarge, SqlValue::Integer)
             }
         }
 
@@ -275,7 +286,7 @@ impl<'r> FromSqlValue<'r> for &'r [u8] {
     fn from_sql(value: SqlValue<'r>) -> Option<Self> {
         match value {
             SqlValue::Bytes(bytes) | SqlValue::Text(bytes) => Some(bytes),
-            SqlValue::Null | SqlValue::Integer(_) => None,
+            SqlValue::TooLarge | SqlValue::Null | SqlValue::Integer(_) => None,
         }
     }
 }

@@ -308,7 +308,6 @@ pub struct StoreCapacity {
     pub reply_bytes: usize,
     pub ended_purchases: usize,
     /// Dedupe keys that wait in memory until they are written to their index.
-    pub waiting_keys: usize,
     /// Pages of 4 KiB in the file; `None` is unlimited.
     pub pages: Option<u32>,
 }
@@ -316,13 +315,7 @@ pub struct StoreCapacity {
 impl Default for StoreCapacity {
     /// Room for a week of replies at 60 a minute (604,800); usually their bytes are the limit.
     fn default() -> Self {
-        Self {
-            replies: 1_000_000,
-            reply_bytes: 512 << 20,
-            ended_purchases: 250_000,
-            waiting_keys: 16_384,
-            pages: None,
-        }
+        Self { replies: 1_000_000, reply_bytes: 512 << 20, ended_purchases: 250_000, pages: None }
     }
 }
 

@@ -25,11 +25,6 @@ thread_local! {
     static MEMORY: RefCell<Option<(Store, Arc<AtomicU64>)>> = const { RefCell::new(None) };
 }
 
-/// Keys are written to their index soon, because a run has few.
-fn capacity() -> StoreCapacity {
-    StoreCapacity { waiting_keys: 2, ..StoreCapacity::default() }
-}
-
 /// What remains of a dead process.
 pub(crate) struct Platter {
     store: Option<Store>,
@@ -42,7 +37,7 @@ impl Platter {
     pub(crate) fn in_memory() -> Self {
         let new = || {
             let wall = Arc::default();
-            (Store::in_memory_with_capacity(clock_at(&wall), capacity()), wall)
+            (Store::in_memory_with_capacity(clock_at(&wall), StoreCapacity::default()), wall)
         };
         let (store, wall) = MEMORY.with_borrow_mut(|kept| kept.get_or_insert_with(new).clone());
         finish(store.clear()).expect("it is empty");
@@ -60,7 +55,8 @@ impl Platter {
         match &self.file {
             Some(file) => {
                 self.store = None;
-                let opened = Store::serve_inline(file, clock_at(&self.wall), capacity());
+                let opened =
+                    Store::serve_inline(file, clock_at(&self.wall), StoreCapacity::default());
                 self.store = Some(opened.expect("the ledger opens again"));
             }
             None => finish(self.store().recover()).expect("recovered"),

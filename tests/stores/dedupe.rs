@@ -26,6 +26,7 @@ on_every_backend!(
     purchase_that_ended_in_the_future_has_no_duplicate,
     duplicate_joins_an_unknown_purchase_even_if_delivered,
     separate_purchase_matches_others_and_an_unknown_one,
+    running_purchase_is_found_behind_any_number_of_later_ones,
     released_purchase_has_no_duplicate,
     purchase_id_is_accepted_once,
     clock_jump_frees_no_key_of_a_sent_purchase,
@@ -234,6 +235,27 @@ async fn separate_purchase_matches_others_and_an_unknown_one(fixture: Fixture) {
     assert_eq!(fixture.known(&fixture.duplicate("p", START, false)).await.id, third);
 }
 
+async fn running_purchase_is_found_behind_any_number_of_later_ones(fixture: Fixture) {
+    let separate = |from: PurchaseId| {
+        let mut reservation = fixture.duplicate("p", START, false);
+        if let DedupeKey::Fingerprint(duplicate) = &mut reservation.dedupe_key {
+            duplicate.separate_from = vec![from];
+        }
+        reservation
+    };
+    let slow = fixture.send(&fixture.duplicate("p", START, false)).await;
+    for _ in 0..40 {
+        let quick = fixture.send(&separate(slow)).await;
+        fixture.settle(quick, charged(PRICE, "hello")).await;
+        fixture.store.mark_delivered(quick);
+    }
+    fixture.set(START + 100 * SECOND);
+    let again = || fixture.duplicate("p", START + 90 * SECOND, false);
+    assert_eq!(fixture.known(&again()).await.id, slow);
+    fixture.settle(slow, charged(PRICE, "late")).await;
+    assert_eq!(fixture.known(&again()).await.id, slow, "it has just ended");
+}
+
 async fn released_purchase_has_no_duplicate(fixture: Fixture) {
     let first = fixture.send(&fixture.duplicate("p", START, false)).await;
     fixture.settle(first, Settlement::Released).await;
@@ -249,13 +271,8 @@ async fn purchase_id_is_accepted_once(fixture: Fixture) {
 }
 
 /// Three replies, or ten bytes of them.
-const LITTLE: StoreCapacity = StoreCapacity {
-    replies: 3,
-    reply_bytes: 10,
-    ended_purchases: 250_000,
-    waiting_keys: 4,
-    pages: None,
-};
+const LITTLE: StoreCapacity =
+    StoreCapacity { replies: 3, reply_bytes: 10, ended_purchases: 250_000, pages: None };
 
 #[tokio::test]
 async fn oldest_replies_are_evicted_first_and_keep_their_keys() {

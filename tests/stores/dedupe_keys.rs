@@ -1,20 +1,13 @@
-//! Idempotency keys and fingerprints, whose index in the file is written later.
+//! Idempotency keys and fingerprints in a file: after a crash, beside another process, on a full disk.
 
 use std::time::Duration;
 
-use tollgate::store::{
-    AccountStatus, OpenError, Reservation, ReserveError, Settlement, Store, StoreCapacity,
-};
+use tollgate::store::{AccountStatus, Reservation, ReserveError, Settlement, Store, StoreCapacity};
 
 use crate::fixture::*;
 
-const FEW: StoreCapacity = StoreCapacity {
-    replies: 1_000,
-    reply_bytes: 1 << 20,
-    ended_purchases: 250_000,
-    waiting_keys: 100,
-    pages: None,
-};
+const FEW: StoreCapacity =
+    StoreCapacity { replies: 1_000, reply_bytes: 1 << 20, ended_purchases: 250_000, pages: None };
 
 /// A later one need not be larger.
 fn key(number: u32) -> String {
@@ -54,14 +47,10 @@ async fn keys_survive_a_crash_at_any_time() {
             assert!(is_duplicate(&later, &again).await, "{earlier} of {number}, after a crash");
         }
     }
-    let file = rusqlite::Connection::open(fixture.path().with_file_name("copy-499.db")).unwrap();
-    let unindexed = "SELECT count(*) FROM purchases WHERE number NOT IN
-        (SELECT number FROM dedupe_keys WHERE dedupe_keys.key = substr(coalesce(purchases.key, fingerprint), 1, 16))";
-    assert_eq!(file.query_row(unindexed, [], |row| row.get(0)), Ok(0));
 }
 
 #[tokio::test]
-async fn key_that_waits_in_the_server_is_known_beside_it_and_the_other_way_round() {
+async fn key_of_the_server_is_known_beside_it_and_the_other_way_round() {
     let fixture = Fixture::on_disk(Default::default());
     let beside = Store::open_shared(&fixture.path(), fixture.clock()).unwrap();
     fixture.buy(&keyed("a", "p"), "a reply").await;
@@ -86,17 +75,16 @@ async fn key_that_was_given_up_leads_to_its_latest_purchase_in_each_process() {
     };
     let release = async |id| bounded(beside.settle(id, Settlement::Released)).await.unwrap();
 
-    // It waits in the server, and another process sells it.
+    // Another process sells it.
     release(unknown("a").await).await;
     let again = keyed("a", "p");
     bounded(beside.reserve(&again)).await.unwrap();
     bounded(beside.mark_sent(again.id, AccountStatus::Confirmed)).await.unwrap();
     assert!(is_known(&fixture.store, "a").await && is_known(&beside, "a").await);
-    // The server writes what it has of it.
     fill(0..150).await;
     assert!(is_known(&fixture.store, "a").await && is_known(&beside, "a").await);
 
-    // It is in the index, and the server sells it.
+    // The server sells it.
     let id = unknown("b").await;
     fill(150..300).await;
     release(id).await;
@@ -110,8 +98,8 @@ async fn key_that_was_given_up_leads_to_its_latest_purchase_in_each_process() {
 }
 
 #[tokio::test]
-async fn keys_that_cannot_be_written_wait_and_fail_nothing() {
-    let capacity = StoreCapacity { waiting_keys: 0, pages: Some(60), ..FEW };
+async fn keys_are_known_after_the_disk_is_full() {
+    let capacity = StoreCapacity { pages: Some(60), ..FEW };
     let fixture = Fixture::on_disk(capacity);
     let mut bought = 0;
     while fixture.reserve(&keyed(&key(bought), "p")).await.is_ok() {
@@ -122,25 +110,4 @@ async fn keys_that_cannot_be_written_wait_and_fail_nothing() {
     for number in 0..bought {
         assert!(is_known(&fixture.store, &key(number)).await, "{number} of {bought}");
     }
-}
-
-#[tokio::test]
-async fn ledger_whose_index_lacks_a_key_is_refused() {
-    let none_waits = StoreCapacity { waiting_keys: 0, ..FEW };
-    let mut fixture = Fixture::on_disk(none_waits);
-    for number in 0..3 {
-        fixture.buy(&keyed(&key(number), "p"), "a reply").await;
-    }
-    // The start records that all are written.
-    fixture.restart_with(none_waits);
-    fixture.stop();
-    let copied = fixture.path().with_file_name("copy.db");
-    copy(&fixture.path(), &copied);
-    let file = rusqlite::Connection::open(&copied).unwrap();
-    assert_eq!(file.execute("DELETE FROM dedupe_keys WHERE number = 2", []), Ok(1));
-    drop(file);
-    let Err(OpenError::Unusable(why)) = Store::serve(&copied, fixture.clock()) else {
-        panic!("it opens");
-    };
-    assert!(why.text.contains("1 dedupe keys are missing"), "{why}");
 }

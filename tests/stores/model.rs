@@ -19,13 +19,8 @@ use crate::fixture::*;
 use crate::members::member;
 use crate::oracle::Oracle;
 
-const LITTLE: StoreCapacity = StoreCapacity {
-    replies: 4,
-    reply_bytes: 40,
-    ended_purchases: 250_000,
-    waiting_keys: 4,
-    pages: None,
-};
+const LITTLE: StoreCapacity =
+    StoreCapacity { replies: 4, reply_bytes: 40, ended_purchases: 250_000, pages: None };
 /// Of groups and of tokens.
 const NAMES: [&str; 2] = ["one", "two"];
 const CALLERS: [&str; 3] = ["member:ann", "member:bob", "192.0.2.7"];

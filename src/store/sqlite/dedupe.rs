@@ -4,7 +4,7 @@ use std::ops::ControlFlow;
 use std::time::Duration;
 
 use super::Result;
-use super::column;
+use super::column::{self, nanos};
 use super::ledger::Ledger;
 use crate::store::engine::{Row, Sql, params};
 use crate::store::rules;
@@ -13,15 +13,25 @@ use crate::store::{
     ReserveError,
 };
 
-/// Reads an earlier purchase by its number, if it has the key, where one is given.
-const READ: &str =
-    "SELECT purchases.number, id, state, coalesce(cost_micros, price_micros), keep_until,
-        length(body), status, is_json, CASE WHEN length(body) <= 16384 THEN body END, payload
-    FROM purchases LEFT JOIN replies USING (number)
-    WHERE purchases.number = ?1 AND (?2 IS NULL OR key = ?2)";
+/// Selects what [`FoundPurchase::read`] reads.
+macro_rules! find {
+    ($condition:literal) => {
+        concat!(
+            "SELECT purchases.number, id, state, coalesce(cost_micros, price_micros), keep_until,
+                length(body), status, is_json, CASE WHEN length(body) <= 16384 THEN body END, payload
+            FROM purchases LEFT JOIN replies ON replies.number = purchases.number
+            WHERE ",
+            $condition
+        )
+    };
+}
 
-/// How many earlier purchases of a fingerprint are read after the first that decides.
-const MAX_LOOK_BACK: usize = 16;
+const FIND_BY_KEY: &str = find!("key = ?1");
+const FIND_BY_NUMBER: &str = find!("purchases.number = ?1");
+/// The purchases that may be the same, the latest first.
+const LIKE: &str = "SELECT number, id, state, ended_at, delivered FROM purchases
+    WHERE fingerprint = ?1 AND (ended_at IS NULL OR ended_at BETWEEN ?2 AND ?3)
+    ORDER BY number DESC";
 
 impl Ledger {
     /// Returns the expired purchase that has to give up the key, if there is one.
@@ -50,11 +60,7 @@ impl Ledger {
         now: Duration,
     ) -> Result<Result<Option<i64>, ReserveError>> {
         let found = |row: &Row<'_>| Ok((FoundPurchase::read(row, now)?, row.get(9)?));
-        let found: Option<(FoundPurchase, Digest)> =
-            self.dedupe_keys.borrow().search(&self.db, key, |number| {
-                let row = self.db.first(READ, params![number, key], found)?;
-                Ok(row.map_or(ControlFlow::Continue(()), ControlFlow::Break))
-            })?;
+        let found: Option<(FoundPurchase, Digest)> = self.db.first(FIND_BY_KEY, [key], found)?;
         let Some((found, first)) = found else { return Ok(Ok(None)) };
         Ok(if found.is_expired {
             Ok(Some(found.number))
@@ -86,61 +92,37 @@ impl Ledger {
         duplicate: &DuplicateCheck,
         now: Duration,
     ) -> Result<Option<ReserveError>> {
-        let find = "SELECT id, state, ended_at, delivered FROM purchases
-            WHERE number = ? AND fingerprint = ?";
-        let end = |row: &Row<'_>| {
-            let (state, ended) = (column::state(row, 1)?, column::moment_or_none(row, 2)?);
-            Ok((column::id(row, 0)?, state, ended, row.get(3)?))
-        };
-        let fingerprint = &duplicate.fingerprint;
         let (since, until) =
             (now.saturating_sub(duplicate.within), now.saturating_add(duplicate.clock_skew));
-        let (mut latest, mut looked_back) = (None, 0);
-        let running = self.dedupe_keys.borrow().search(&self.db, fingerprint, |number| {
-            let found = self.db.first(find, params![number, fingerprint], end)?;
-            let Some((id, state, ended, is_delivered)) = found else {
-                return Ok(ControlFlow::Continue(()));
-            };
-            let Some(ended) = ended else {
-                let is_separate = duplicate.separate_from.contains(&id);
-                return Ok(if is_separate {
-                    ControlFlow::Continue(())
-                } else {
-                    ControlFlow::Break(Some(number))
-                });
-            };
-            let is_duplicate = rules::is_duplicate(duplicate, id, (state, ended, is_delivered));
-            if is_duplicate && since <= ended && ended <= until {
-                latest = latest.max(Some((ended, number)));
+        let mut latest = None;
+        // One that is running decides; else the one that ended last.
+        let values = params![duplicate.fingerprint, nanos(since), nanos(until)];
+        self.db.query_while(LIKE, values, |row| {
+            let (number, id) = (row.get::<i64>(0)?, column::id(row, 1)?);
+            let (state, ended) = (column::state(row, 2)?, column::moment_or_none(row, 3)?);
+            let is_separate = duplicate.separate_from.contains(&id);
+            match ended {
+                None if !is_separate => {
+                    latest = Some((Duration::MAX, number));
+                    return Ok(ControlFlow::Break(()));
+                }
+                Some(ended) if rules::is_duplicate(duplicate, id, (state, ended, row.get(4)?)) => {
+                    latest = latest.max(Some((ended, number)));
+                }
+                None | Some(_) => {}
             }
-            // The next one began after it had ended. Only if the clock was set back meanwhile, an
-            // earlier purchase has a later end.
-            looked_back += usize::from(latest.is_some() || ended < since);
-            let is_last = looked_back > MAX_LOOK_BACK;
-            Ok(if is_last { ControlFlow::Break(None) } else { ControlFlow::Continue(()) })
+            Ok(ControlFlow::Continue(()))
         })?;
-        let Some(number) = running.flatten().or(latest.map(|(_, number)| number)) else {
-            return Ok(None);
-        };
+        let Some((_, number)) = latest else { return Ok(None) };
         let read = |row: &Row<'_>| FoundPurchase::read(row, now);
-        let found = self.db.first(READ, params![number, None::<&Digest>], read)?;
+        let found = self.db.first(FIND_BY_NUMBER, [number], read)?;
         Ok(found.map(|found| ReserveError::Duplicate(found.purchase)))
     }
 
     pub(super) fn clear_dedupe_key(&self, number: i64) -> Result<()> {
-        self.remove_key(number)?;
         let clear =
             "UPDATE purchases SET key = NULL, payload = NULL, fingerprint = NULL WHERE number = ?";
         self.db.run(clear, [number])?;
-        Ok(())
-    }
-
-    /// Removes a purchase's dedupe key from the index. The row keeps it.
-    pub(super) fn remove_key(&self, number: i64) -> Result<()> {
-        let key = "SELECT coalesce(key, fingerprint) FROM purchases WHERE number = ?";
-        if let Some(Some(key)) = self.db.first(key, [number], |row| row.get(0))? {
-            self.dedupe_keys.borrow_mut().remove(&self.db, (&key, number))?;
-        }
         Ok(())
     }
 }

@@ -38,6 +38,11 @@ impl Engine for SqliteEngine {
 }
 
 fn bind(statement: &mut Statement<'_>, values: &[&dyn ToSqlValue]) -> Result<()> {
+    // A value that is not bound would be NULL.
+    let (given, expected) = (values.len(), statement.parameter_count());
+    if given != expected {
+        return Err(rusqlite::Error::InvalidParameterCount(given, expected).into());
+    }
     for (at, value) in values.iter().enumerate() {
         statement.raw_bind_parameter(at + 1, value.to_sql_value())?;
     }
@@ -47,6 +52,10 @@ fn bind(statement: &mut Statement<'_>, values: &[&dyn ToSqlValue]) -> Result<()>
 impl ToSql for SqlValue<'_> {
     fn to_sql(&self) -> rusqlite::Result<ToSqlOutput<'_>> {
         Ok(ToSqlOutput::Borrowed(match *self {
+            SqlValue::TooLarge => {
+                let why = "the number is too large for the ledger";
+                return Err(rusqlite::Error::ToSqlConversionFailure(why.into()));
+            }
             SqlValue::Null => ValueRef::Null,
             SqlValue::Integer(number) => ValueRef::Integer(number),
             SqlValue::Text(text) => ValueRef::Text(text),

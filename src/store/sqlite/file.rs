@@ -166,18 +166,12 @@ pub(super) fn check_whole_pages(connection: &Connection, path: &Path) -> Result<
     }
 }
 
-/// How many dedupe keys are missing from their index.
-const MISSING_DEDUPE_KEYS: &str = "SELECT count(*) FROM purchase_keys AS expected
-    WHERE number <= coalesce((SELECT keys_through FROM identity), 0)
-        AND NOT EXISTS (SELECT 1 FROM dedupe_keys AS found
-            WHERE found.key = expected.key AND found.number = expected.number)";
-
 /// How much each purchase counts.
 const COUNTED: &str = "SELECT caller, day, month, CASE state WHEN 'released' THEN 0
         WHEN 'charged' THEN cost_micros ELSE price_micros END AS micros, group_name, token
     FROM purchases";
 
-/// Checks the file's structure, its indexes, its times, its counters and its dedupe keys. Reads the
+/// Checks the file's structure, its indexes, its times and its counters. Reads the
 /// whole file. Only damage has the cause [`Cause::Damaged`]; the check itself may fail, too.
 pub(super) fn check_integrity(connection: &mut Connection) -> Result<(), Reason> {
     let failed = |error: rusqlite::Error| {
@@ -202,10 +196,6 @@ pub(super) fn check_integrity(connection: &mut Connection) -> Result<(), Reason>
     if wrong != 0 {
         let why = format!("{wrong} counters differ from the sum of their purchases");
         return Err(damaged(why));
-    }
-    let missing: i64 = view.query_row(MISSING_DEDUPE_KEYS, [], |row| row.get(0)).map_err(failed)?;
-    if missing != 0 {
-        return Err(damaged(format!("{missing} dedupe keys are missing from their index")));
     }
     view.commit().map_err(failed)
 }

@@ -128,9 +128,8 @@ impl LedgerIdentity {
     /// Requires that no purchase is running.
     pub(super) fn save(&self, connection: &Connection) -> Result<(), StoreError> {
         connection.execute(
-            "INSERT OR REPLACE INTO identity (number, name, nonce, boot, ended_through, keys_through)
-             VALUES (1, ?, ?, ?, (SELECT coalesce(max(number), 0) FROM purchases),
-                coalesce((SELECT keys_through FROM identity), 0))",
+            "INSERT OR REPLACE INTO identity (number, name, nonce, boot, ended_through)
+             VALUES (1, ?, ?, ?, (SELECT coalesce(max(number), 0) FROM purchases))",
             params![self.name, self.state.nonce, self.boot],
         )?;
         Ok(())

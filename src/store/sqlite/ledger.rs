@@ -9,7 +9,6 @@ use tracing::warn;
 use rusqlite::Connection;
 
 use super::Result;
-use super::dedupe_keys::DedupeKeys;
 use super::engine::SqliteEngine;
 use super::file;
 use super::limits::KeptLimits;
@@ -33,7 +32,6 @@ pub(super) struct Ledger {
     counters: RefCell<Counters>,
     /// `None` until they are read.
     limits: RefCell<Option<KeptLimits>>,
-    pub(super) dedupe_keys: RefCell<DedupeKeys>,
     /// The duplicates of this transaction that got a kept reply, by purchase.
     replays: RefCell<FastMap<PurchaseId, i64>>,
     /// What another process committed last.
@@ -106,7 +104,6 @@ impl Ledger {
             replies: Replies::new(capacity),
             counters: RefCell::default(),
             limits: RefCell::default(),
-            dedupe_keys: RefCell::new(DedupeKeys::new(capacity.waiting_keys)),
             replays: RefCell::default(),
             data_version: Cell::default(),
             credit: Tracked::default(),
@@ -166,7 +163,6 @@ impl Ledger {
     pub(super) fn committed(&self) {
         self.credit.commit();
         self.ended_count.commit();
-        self.dedupe_keys.borrow_mut().committed();
     }
 
     /// Forgets what was read or counted in a transaction that was rolled back.
@@ -175,7 +171,6 @@ impl Ledger {
         self.forget_limits();
         self.credit.roll_back();
         self.ended_count.roll_back();
-        self.dedupe_keys.borrow_mut().rolled_back();
         self.running.borrow_mut().clear();
         self.replays.borrow_mut().clear();
         self.replies.invalidate();
@@ -204,7 +199,6 @@ impl Ledger {
         self.counters.borrow_mut().forget();
         self.forget_limits();
         self.running.borrow_mut().clear();
-        self.dedupe_keys.borrow_mut().clear();
         self.credit.set(Credit::default());
         self.replies.invalidate();
         self.ended_count.set(0);
@@ -225,7 +219,6 @@ impl Ledger {
                      ORDER BY ended_at, number LIMIT 1";
         let first: i64 = self.db.one(first, (), |row| row.get(0))?;
         self.db.run("DELETE FROM replies WHERE number = ?", [first])?;
-        self.remove_key(first)?;
         self.db.run("DELETE FROM purchases WHERE number = ?", [first])?;
         self.ended_count.set(bound);
         self.replies.invalidate();

@@ -11,7 +11,6 @@ mod command;
 mod command_gate;
 mod command_queue;
 mod dedupe;
-mod dedupe_keys;
 mod engine;
 mod file;
 mod groups;

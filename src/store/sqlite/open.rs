@@ -61,7 +61,6 @@ impl SqliteStore {
             connection.set_prepared_statement_cache_capacity(128);
             let mut ledger = Ledger::new(connection, capacity, clock.clone());
             ledger.max_ended = Some(capacity.ended_purchases);
-            ledger.dedupe_keys.borrow_mut().let_wait();
             Ok(ledger)
         };
         let gate = CommandGate::opened();

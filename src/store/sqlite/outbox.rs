@@ -231,7 +231,7 @@ pub(super) fn write_job(
     state: JobState,
     now: Duration,
 ) -> Result<()> {
-    // Without this, the two db would cost as much as the job's update.
+    // Without this, the two statements would cost as much as the job's update.
     if db.first("SELECT 1 FROM webhooks LIMIT 1", (), |_| Ok(()))?.is_none() {
         return Ok(());
     }

@@ -35,8 +35,7 @@ const REWRITE_LATEST: &str = "UPDATE purchases
     SET id = id, at = at, caller = caller
     WHERE number > (SELECT max(number) FROM purchases) - 8";
 
-/// How many purchases lie between two writes of up to which one all have ended, and all have their key
-/// in the index.
+/// How many purchases lie between two writes of up to which one all have ended.
 const ADVANCE_INTERVAL: i64 = 1_024;
 /// Reads each purchase once in all: it stops at the first that is running. The latest one is.
 const ADVANCE_ENDED: &str = "UPDATE identity SET ended_through =
@@ -354,12 +353,8 @@ impl Ledger {
         let inserted = self.db.first(insert, values, |row| row.get(0))?;
         let Some(number) = inserted else { return Ok(None) };
         self.latest_number.set(Some(number));
-        if let Some(key) = key.or(fingerprint) {
-            self.dedupe_keys.borrow_mut().add(&self.db, (key, number))?;
-        }
         if number % ADVANCE_INTERVAL == 0 {
             self.db.run(ADVANCE_ENDED, ())?;
-            self.dedupe_keys.borrow_mut().advance(&self.db, number)?;
         }
         let (price, caller) = (reservation.price, Arc::clone(&reservation.caller));
         let (group, token) = (reservation.group.clone(), reservation.token.clone());
@@ -424,7 +419,6 @@ impl Ledger {
             self.settle(id, &settlement)?;
         }
         self.write_counters()?;
-        self.dedupe_keys.borrow_mut().recover(&self.db)?;
         self.credit.set(Credit::default());
         outbox::recover(self)?;
         slots::recover(self, self.now())

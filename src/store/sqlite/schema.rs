@@ -50,16 +50,8 @@ const TABLES: &str = "
     -- What one caller bought since a time.
     CREATE INDEX purchases_caller ON purchases (caller, at);
 
-    -- Finds purchases by the first half of their key or fingerprint. The purchase may have given it up.
-    CREATE TABLE dedupe_keys (
-        key    BLOB NOT NULL CHECK (length(key) = 16),
-        number INTEGER NOT NULL,
-        PRIMARY KEY (key, number)
-    ) STRICT, WITHOUT ROWID;
-    -- All entries that it must have, except those that wait in memory.
-    CREATE VIEW purchase_keys AS
-        SELECT substr(coalesce(key, fingerprint), 1, 16) AS key, number FROM purchases
-        WHERE coalesce(key, fingerprint) IS NOT NULL;
+    CREATE UNIQUE INDEX purchases_key ON purchases (key) WHERE key IS NOT NULL;
+    CREATE INDEX purchases_fingerprint ON purchases (fingerprint) WHERE fingerprint IS NOT NULL;
 
     -- Apart from the purchases, so that a mark on a purchase does not write its reply again.
     CREATE TABLE replies (
@@ -275,9 +267,7 @@ const TABLES: &str = "
         boot          TEXT NOT NULL,        -- the system's boot id at the last start; empty: not known
         -- All purchases up to this number have ended, so a start reads only later ones: no index finds
         -- those that run.
-        ended_through INTEGER NOT NULL DEFAULT 0,
-        -- `dedupe_keys` has those of all purchases up to this number.
-        keys_through  INTEGER NOT NULL DEFAULT 0
+        ended_through INTEGER NOT NULL DEFAULT 0
     ) STRICT;
     -- The store that has the ledger now: one row, once it was moved. This file sells no more.
     CREATE TABLE moved (

@@ -14,7 +14,7 @@ use rusqlite::hooks::Wal;
 
 use super::check::BackgroundCheck;
 use super::checkpoint::{self, Checkpointer};
-use super::command::{self, Durability, WriteCommand};
+use super::command::{Durability, WriteCommand};
 use super::command_gate::CommandGate;
 use super::command_queue::CommandReceiver;
 use super::ledger::Ledger;
@@ -240,23 +240,6 @@ impl BatchWriter {
                 }
             }
             done => self.answer(batch, done.map_err(|failure| failure.fault)),
-        }
-        self.write_keys(ledger);
-    }
-
-    /// Writes some of the keys that wait. They have a transaction of their own, so that no purchase
-    /// fails with them. If they fail, they wait for the next one.
-    fn write_keys(&mut self, ledger: &Ledger) {
-        if !ledger.dedupe_keys.borrow().are_due() {
-            return;
-        }
-        let write = command::notification(Durability::Buffered, |ledger| {
-            ledger.dedupe_keys.borrow_mut().write_next(&ledger.db)
-        });
-        if let Err(Failure { fault: fault @ StoreError::Permanent(_), .. }) =
-            self.commit(ledger, &mut [write])
-        {
-            self.log_fault(&fault);
         }
     }
 

@@ -78,7 +78,6 @@ const NOT_ROWS_OF_SQLITE: &[&str] = &[
     "moved",
     "imports",
     "webhooks",
-    "dedupe_keys",
 ];
 /// The same of PostgreSQL, what only living instances need, and replies that are kept for a day for
 /// the operator.
