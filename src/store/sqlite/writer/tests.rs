@@ -198,7 +198,7 @@ fn chats_write_few_transactions_and_pages_and_allocate_little() {
     };
     writer.ledger.db.connection.commit_hook(Some(count)).unwrap();
     // The tree of keys that wait has a node for every six or eleven.
-    for (chats, max_pages, max_allocations) in [(1, 10, 20), (16, 15, 120)] {
+    for (chats, max_pages, max_allocations) in [(1, 10, 20), (16, 17, 120)] {
         let mut buy = || {
             let (holds, settlements) = (0..chats).map(|_| chat()).unzip();
             let settlements: Vec<Vec<_>> = settlements;
