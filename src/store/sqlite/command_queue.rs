@@ -1,12 +1,24 @@
-//! The queue of the writer's thread. What is queued while a transaction commits shares the next one.
+//! The queue of the writer's thread.
+//!
+//! A transaction costs about ten system calls, so commands are released together: the first caller that
+//! adds one lets all others that are ready add theirs.
 
 use std::collections::VecDeque;
 use std::mem;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::thread::{self, ThreadId};
 use std::time::Duration;
+
+use tokio::task::yield_now;
 
 use super::command::WriteCommand;
 use crate::sync::lock;
+
+/// In the first turn of the runtime the tasks that are ready add their commands, in the second one
+/// the purchases that these begin.
+const MIN_TURNS: usize = 2;
+/// How many turns may pass while each brings more commands.
+const MAX_TURNS: usize = 4;
 
 #[derive(Default)]
 pub(super) struct CommandQueue {
@@ -17,22 +29,57 @@ pub(super) struct CommandQueue {
 #[derive(Default)]
 struct State {
     commands: VecDeque<Box<dyn WriteCommand>>,
-    /// Whether one of them may not wait for a later one.
-    is_urgent: bool,
+    /// Threads on which a caller is about to release what is queued: none waits for another one.
+    releasing: Vec<ThreadId>,
+    is_released: bool,
     is_closed: bool,
     /// The writer has ended.
     is_abandoned: bool,
 }
 
+/// Releases what is queued to the writer when it is dropped.
+#[must_use]
+pub(super) struct Release<'a>(&'a CommandQueue);
+
+impl Release<'_> {
+    /// Lets other tasks of this thread's runtime add commands for the same transaction.
+    pub(super) async fn gather(&self) {
+        let queued = || lock(&self.0.state).commands.len();
+        let mut before = queued();
+        for turn in 1..=MAX_TURNS {
+            yield_now().await;
+            let now = queued();
+            if turn >= MIN_TURNS && now == before {
+                return;
+            }
+            before = now;
+        }
+    }
+}
+
+impl Drop for Release<'_> {
+    fn drop(&mut self) {
+        let mut state = lock(&self.0.state);
+        state.releasing.clear();
+        let was_released = mem::replace(&mut state.is_released, true);
+        drop(state);
+        if !was_released {
+            self.0.filled.notify_one();
+        }
+    }
+}
+
 impl CommandQueue {
-    pub(super) fn push(&self, command: Box<dyn WriteCommand>) {
+    /// Adds a command. On each thread, the first caller since the last release has to release it.
+    pub(super) fn push(&self, command: Box<dyn WriteCommand>) -> Option<Release<'_>> {
         let mut state = lock(&self.state);
         state.add(command);
-        let was_urgent = mem::replace(&mut state.is_urgent, true);
-        drop(state);
-        if !was_urgent {
-            self.filled.notify_one();
+        let thread = thread::current().id();
+        if state.releasing.contains(&thread) {
+            return None;
         }
+        state.releasing.push(thread);
+        Some(Release(self))
     }
 
     /// Adds a command that waits for the next one.
@@ -74,7 +121,7 @@ impl CommandReceiver {
         max_wait: Duration,
         max: usize,
     ) -> Option<Vec<Box<dyn WriteCommand>>> {
-        let is_idle = |state: &mut State| !state.is_urgent && !state.is_closed;
+        let is_idle = |state: &mut State| !state.is_released && !state.is_closed;
         let waited = self.0.filled.wait_timeout_while(lock(&self.0.state), max_wait, is_idle);
         let (mut state, _) = waited.unwrap_or_else(PoisonError::into_inner);
         if state.is_closed && state.commands.is_empty() {
@@ -82,7 +129,7 @@ impl CommandReceiver {
         }
         let count = state.commands.len().min(max);
         let batch = state.commands.drain(..count).collect();
-        state.is_urgent = !state.commands.is_empty();
+        state.is_released = !state.commands.is_empty();
         Some(batch)
     }
 }
@@ -100,6 +147,8 @@ impl Drop for CommandReceiver {
 
 #[cfg(test)]
 mod tests {
+    use futures_util::future::join;
+
     use super::*;
     use crate::store::sqlite::command::{Durability, notification, request};
 
@@ -107,6 +156,38 @@ mod tests {
 
     fn command() -> Box<dyn WriteCommand> {
         notification(Durability::Buffered, |_| Ok(()))
+    }
+
+    #[test]
+    fn commands_are_gathered_while_each_turn_brings_more_but_not_for_ever() {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        for (turns, gathered) in [(0, 1), (1, 2), (3, 4), (50, 1 + MAX_TURNS)] {
+            let commands = CommandReceiver::default();
+            let queue = commands.queue();
+            let gather = async {
+                queue.push(command()).expect("it is the first").gather().await;
+                commands.take(LONG, 256).map(|batch| batch.len())
+            };
+            let others = async {
+                for _ in 0..turns {
+                    queue.defer(command());
+                    yield_now().await;
+                }
+            };
+            let (count, ()) = runtime.block_on(join(gather, others));
+            assert_eq!(count, Some(gathered), "a command in each of {turns} turns");
+        }
+    }
+
+    #[test]
+    fn caller_does_not_wait_for_a_release_on_another_thread() {
+        let commands = CommandReceiver::default();
+        let queue = commands.queue();
+        let slow = queue.push(command());
+        assert!(slow.is_some() && queue.push(command()).is_none());
+        thread::scope(|scope| drop(scope.spawn(|| drop(queue.push(command())))));
+        assert_eq!(commands.take(LONG, 256).map(|batch| batch.len()), Some(3));
+        assert!(queue.push(command()).is_some(), "what comes later has to be released again");
     }
 
     #[test]
@@ -125,10 +206,10 @@ mod tests {
         let commands = CommandReceiver::default();
         let queue = commands.queue();
         let (early, mut first) = request(Durability::Buffered, |_| Ok(()));
-        queue.push(early);
+        drop(queue.push(early));
         drop(commands);
         let (late, mut second) = request(Durability::Buffered, |_| Ok(()));
-        queue.push(late);
+        drop(queue.push(late));
         assert!(first.try_recv().is_err() && second.try_recv().is_err());
     }
 }

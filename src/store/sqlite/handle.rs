@@ -6,11 +6,12 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use std::{fmt, thread};
 
+use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::sync::oneshot;
 
 use super::command::{Durability, WriteCommand, notification, request};
 use super::command_gate::CommandGate;
-use super::command_queue::CommandQueue;
+use super::command_queue::{CommandQueue, Release};
 use super::file::FileId;
 use super::identity::LedgerIdentity;
 use super::ledger::Ledger;
@@ -142,7 +143,7 @@ impl SqliteStore {
         durability: Durability,
         work: impl FnMut(&Ledger) -> Result<()> + Send + 'static,
     ) {
-        self.enqueue(notification(durability, work));
+        drop(self.enqueue(notification(durability, work)));
     }
 
     /// [`notify`](Self::notify), but the command waits for the next one, with which it shares a
@@ -154,7 +155,7 @@ impl SqliteStore {
         let command = notification(Durability::Buffered, work(self.now()));
         match &self.inner.executor {
             Executor::Thread { queue, .. } => queue.defer(command),
-            Executor::Inline(_) | Executor::Closed => self.enqueue(command),
+            Executor::Inline(_) | Executor::Closed => drop(self.enqueue(command)),
         }
     }
 
@@ -165,17 +166,25 @@ impl SqliteStore {
         work: impl FnMut(&Ledger) -> Result<T> + Send + 'static,
     ) -> Result<T, Unavailable> {
         let (command, reply) = request(durability, work);
-        self.enqueue(command);
+        if let Some(release) = self.enqueue(command) {
+            // On another kind of runtime, other tasks run beside this one.
+            let flavor = Handle::try_current().map(|runtime| runtime.runtime_flavor());
+            if flavor.is_ok_and(|flavor| flavor == RuntimeFlavor::CurrentThread) {
+                release.gather().await;
+            }
+        }
         reply.await.unwrap_or_else(|oneshot::error::RecvError { .. }| Err(self.closed_error()))
     }
 
-    fn enqueue(&self, command: Box<dyn WriteCommand>) {
+    /// Runs the command, or queues it until the result is dropped.
+    fn enqueue(&self, command: Box<dyn WriteCommand>) -> Option<Release<'_>> {
         match &self.inner.executor {
-            Executor::Closed => {}
+            Executor::Closed => None,
             Executor::Inline(writer) => {
                 if let Ok(mut writer) = writer.lock() {
                     writer.run_inline(command);
                 }
+                None
             }
             Executor::Thread { queue, .. } => queue.push(command),
         }

@@ -276,7 +276,7 @@ fn deferred_command_joins_the_next_transaction() {
         })
     };
     queue.defer(note("deferred"));
-    queue.push(note("next"));
+    drop(queue.push(note("next")));
     let batch = writer.next_batch(&commands).unwrap();
     assert_eq!(batch.len(), 2);
     writer.process(batch);
