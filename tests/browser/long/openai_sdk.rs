@@ -95,13 +95,13 @@ fn video_is_ordered_polled_at_the_given_interval_and_downloaded() {
         &page,
         &gate.origin,
         "{}",
-        "const made = await ai.videos.create({ prompt: 'a tide', model: 'video-c-2', seconds: '6' });
-         let now = made, pace = null;
+        "const ordered = ai.videos.create({ prompt: 'a tide', model: 'video-c-2', seconds: '6' });
+         const { data: made, response } = await ordered.withResponse();
+         const pace = response.headers.get('openai-poll-after-ms');
+         let now = made;
          while (now.status === 'queued' || now.status === 'in_progress') {
-           const asked = await ai.videos.retrieve(made.id).withResponse();
-           now = asked.data;
-           pace ??= asked.response.headers.get('openai-poll-after-ms');
            await new Promise((wake) => setTimeout(wake, Number(pace)));
+           now = await ai.videos.retrieve(made.id);
          }
          const film = await (await ai.videos.downloadContent(made.id)).arrayBuffer();
          return { status: now.status, pace, kind: new TextDecoder().decode(film.slice(4, 8)) };",
