@@ -175,7 +175,13 @@ fn list(text: &str, location: &Location, errors: &mut Vec<SettingError>) -> Vec<
     }
     for (index, key) in keys.iter().enumerate() {
         let number = index + 1;
-        let hint = if key.contains(['"', '\'', '#']) { NO_QUOTES } else { "" };
+        let hint = if key.contains(['"', '\'', '#']) {
+            NO_QUOTES
+        } else if key.starts_with('$') {
+            " (variables are not expanded)"
+        } else {
+            ""
+        };
         let rest = key.strip_prefix(KEY_PREFIX).unwrap_or_default();
         if key.is_empty() {
             error(format!("key {number}: expected a key, found nothing"));

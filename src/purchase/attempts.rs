@@ -42,7 +42,10 @@ impl Attempts {
 }
 
 pub(super) fn superseded() -> Problem {
-    Problem::new(&ATTEMPT_SUPERSEDED)
+    Problem::new(&ATTEMPT_SUPERSEDED).detail(
+        "a later attempt or a lookup with this key came first; to buy, send X-Stainless-Retry-Count with \
+         a higher number than before",
+    )
 }
 
 #[cfg(test)]

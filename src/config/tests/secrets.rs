@@ -53,6 +53,10 @@ fn invalid_keys_are_reported_by_number_and_not_printed() {
     for (value, expected) in [
         ("CANARY-without-prefix".to_owned(), "key 1: expected a key that begins with svc_sk_…"),
         ("svc_sk_".to_owned(), "key 1: expected a key that begins with svc_sk_…"),
+        (
+            "$MY_KEY".to_owned(),
+            "key 1: expected a key that begins with svc_sk_… (variables are not expanded)",
+        ),
         (format!("{CANARY},"), "key 2: expected a key, found nothing"),
         (format!("{CANARY}, {CANARY}"), "key 2: expected a key other than key 1"),
         ("svc_sk_CANA+RY".to_owned(), "key 1: character 12: expected a letter, digit, _ or -"),
