@@ -6,6 +6,7 @@ use serde_json::json;
 
 use crate::appearance::{VIOLATIONS, load_axe};
 use crate::gate::Gate;
+use crate::held_gateway::{HeldGateway, STATUS};
 use crate::page::Page;
 use crate::page_load::begin_with;
 
@@ -229,7 +230,8 @@ mod long {
 
     #[test]
     fn running_videos_are_counted_at_the_link_to_their_view() {
-        let gate = Gate::start();
+        let gateway = HeldGateway::start(STATUS);
+        let gate = Gate::start_before(&gateway);
         let page = open(&gate);
         page.find(("link", "Video")).click();
         page.find(("textbox", "What should it show?")).fill("A lighthouse at dusk");
@@ -237,6 +239,7 @@ mod long {
         page.find(("button", "Yes, spend $…")).click();
         let count = "document.querySelector('#views a[href=\"#video\"]').dataset.count";
         page.wait_until(&format!("{count} === '1'"));
+        gateway.release();
         page.find(("link", "Chat")).click();
         page.wait_until(&format!("{count} === undefined"));
         assert_eq!(gate.sold(), 1);
