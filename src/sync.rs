@@ -53,10 +53,9 @@ impl<K: Clone + Eq + Hash, N: Copy + Eq + Hash, V> Notes<K, N, V> {
         self.callers.retain(|known| known != caller);
         self.callers.push_back(caller.clone());
         let own = self.by_caller.entry(caller.clone()).or_default();
-        if self.notes.insert(of, note).is_some() {
-            return;
+        if self.notes.insert(of, note).is_none() {
+            own.push_back(of);
         }
-        own.push_back(of);
         if own.len() > MAX_NOTES
             && let Some(oldest) = own.pop_front()
         {
@@ -184,5 +183,10 @@ mod tests {
         assert_eq!((notes.get(&0), notes.get(&1), notes.get(&2)), (Some(&()), None, Some(&())));
         let sizes = [notes.notes.len() - 1, notes.by_caller.len(), notes.callers.len()];
         assert_eq!(sizes, [MAX_NOTERS; 3]);
+        // An anonymous key may come from any number of addresses.
+        for caller in 0..3 * MAX_NOTERS {
+            notes.insert(&caller, usize::MAX, ());
+        }
+        assert_eq!((notes.by_caller.len(), notes.callers.len()), (MAX_NOTERS, MAX_NOTERS));
     }
 }

@@ -77,8 +77,8 @@ impl Tollgate {
     /// ledger. `messages` are roles and texts, in order.
     ///
     /// Identical calls at the same time buy a reply each. Once this is polled, dropping the future does
-    /// not stop the purchase, and a call that repeats it gets its reply. To repeat a purchase after a crash, send a request
-    /// with an `Idempotency-Key` to the service.
+    /// not stop the purchase, and a call that repeats it gets its reply. To repeat a purchase after a
+    /// crash, send a request with an `Idempotency-Key` to the service.
     ///
     /// ```
     /// use tollgate::{Config, Tollgate, User};

@@ -1,4 +1,4 @@
-//! What the ledger's tables need of a database: statements, their values, and rows.
+//! The interface between the ledger's tables and a database: statements, their values, and rows.
 //!
 //! Values are integers, text and bytes.
 

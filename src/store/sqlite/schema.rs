@@ -20,7 +20,7 @@ const TABLES: &str = "
         day          INTEGER NOT NULL,      -- days since 1970-01-01
         month        INTEGER NOT NULL,      -- months since January of the year 0
         caller       TEXT NOT NULL,
-        -- Whose counters it is in, besides its caller's: they stay its own if the caller moves.
+        -- The purchase counts for this group and token, too, also after the caller moves to another group.
         group_name   TEXT,
         token        TEXT,                  -- only if the token has a budget
         service      TEXT NOT NULL CHECK (service = 'chat' OR service = 'video' OR service = 'other'),
@@ -47,7 +47,7 @@ const TABLES: &str = "
         CHECK ((key IS NULL) = (payload IS NULL))
     ) STRICT;
     CREATE INDEX purchases_unknown ON purchases (at) WHERE state = 'unknown';
-    -- What one caller bought since a time.
+    -- Finds the purchases of one caller since a time.
     CREATE INDEX purchases_caller ON purchases (caller, at);
 
     CREATE UNIQUE INDEX purchases_key ON purchases (key) WHERE key IS NOT NULL;
@@ -63,7 +63,7 @@ const TABLES: &str = "
     ) STRICT;
     CREATE INDEX replies_until ON replies (until);
 
-    -- What counts as spent: charged, held and unknown.
+    -- The sums of charged, held and unknown purchases.
     CREATE TABLE spent (
         scope  TEXT NOT NULL,               -- 'total', or 'caller ' and its name
         unit   TEXT NOT NULL CHECK (unit IN ('day', 'month')),
@@ -111,8 +111,8 @@ const TABLES: &str = "
         retired INTEGER                     -- when the ledger was given to another account
     ) STRICT, WITHOUT ROWID;
 
-    -- What was sent to the gateway in the last day, which its rate limit counts. An integer as the key, and
-    -- no index: see `slots`.
+    -- The gateway's rate limit counts the requests of the last day. An integer is the key, and there is no
+    -- index: see `slots`.
     CREATE TABLE slots (
         number  INTEGER PRIMARY KEY,
         at      INTEGER NOT NULL,
@@ -156,7 +156,7 @@ const TABLES: &str = "
     ) STRICT;
     INSERT INTO members_version VALUES (1, 0);
 
-    -- What the login service said about a user at the last sign-in.
+    -- The login service sends these facts about a user at each sign-in.
     CREATE TABLE subjects (
         issuer       TEXT NOT NULL,
         name         TEXT NOT NULL,         -- `sub`
@@ -240,7 +240,7 @@ const TABLES: &str = "
         UNIQUE (id, webhook)
     ) STRICT;
     CREATE INDEX outbox_due ON outbox (webhook, due);
-    -- What was reported and has not ended; period 0: until it is over.
+    -- Alerts that were reported and have not ended. An alert of period 0 lasts until its cause is over.
     CREATE TABLE alerts (
         rule   TEXT NOT NULL,
         whose  TEXT NOT NULL,
