@@ -90,8 +90,11 @@ impl Ledger {
         if let Some(limit) = new {
             let [day, week, month, ever] =
                 Period::ALL.map(|period| limit.get(period).map(Usd::as_micros));
-            let write = "INSERT OR REPLACE INTO groups
-                (name, day_micros, week_micros, month_micros, ever_micros) VALUES (?, ?, ?, ?, ?)";
+            let write = "INSERT INTO groups
+                (name, day_micros, week_micros, month_micros, ever_micros) VALUES (?, ?, ?, ?, ?)
+                ON CONFLICT (name) DO UPDATE SET day_micros = excluded.day_micros,
+                    week_micros = excluded.week_micros, month_micros = excluded.month_micros,
+                    ever_micros = excluded.ever_micros";
             self.db.run(write, params![name, day, week, month, ever])?;
         } else {
             self.db.run("DELETE FROM groups WHERE name = ?", [name])?;

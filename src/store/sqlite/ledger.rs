@@ -181,7 +181,7 @@ impl Ledger {
     /// Sets the kind of money if the ledger has none yet, and returns whether the ledger has this
     /// kind.
     pub(super) fn set_money_kind(&self, money: MoneyKind) -> Result<bool> {
-        let give = "INSERT OR IGNORE INTO money (number, kind) VALUES (1, ?)";
+        let give = "INSERT INTO money (number, kind) VALUES (1, ?) ON CONFLICT DO NOTHING";
         self.db.run(give, [money.name()])?;
         let ask = "SELECT kind = ? FROM money";
         self.db.one(ask, [money.name()], |row| row.get(0))

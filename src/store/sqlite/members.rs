@@ -100,7 +100,9 @@ impl SqliteStore {
             let LoginSession { id, member, token, expires_at } = &session;
             db.run(&format!("DELETE FROM logins WHERE NOT ({VALID_SESSION})"), [now])?;
             db.run(
-                "INSERT OR REPLACE INTO logins (id, member, token, until) VALUES (?, ?, ?, ?)",
+                "INSERT INTO logins (id, member, token, until) VALUES (?, ?, ?, ?)
+                    ON CONFLICT (id) DO UPDATE SET member = excluded.member,
+                        token = excluded.token, until = excluded.until",
                 params![id, member, token, nanos(*expires_at)],
             )?;
             db.run(
@@ -183,7 +185,9 @@ pub(super) fn token_secret_fingerprint(db: &dyn Engine) -> Result<Option<Digest>
 }
 
 fn set_token_secret_fingerprint(db: &dyn Engine, fingerprint: Digest) -> Result<()> {
-    db.run("INSERT OR REPLACE INTO secret (number, print) VALUES (1, ?)", [fingerprint])?;
+    let write = "INSERT INTO secret (number, print) VALUES (1, ?)
+        ON CONFLICT (number) DO UPDATE SET print = excluded.print";
+    db.run(write, [fingerprint])?;
     Ok(())
 }
 

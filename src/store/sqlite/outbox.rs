@@ -11,6 +11,7 @@ use super::command::Durability;
 use super::handle::SqliteStore;
 use super::ledger::Ledger;
 use crate::contract::event::EventKind;
+use crate::contract::money::Usd;
 use crate::store::engine::{Engine, Sql, params};
 use crate::store::outbox::{
     ALERT_RETENTION, EVENT_RETENTION, crossing_event_id, event_id, job_events, unknown_event_id,
@@ -21,35 +22,8 @@ use crate::store::{
     WebhookId,
 };
 
-/// Text as of `Usd`.
-macro_rules! dollars {
-    ($column:literal) => {
-        concat!("printf('%d.%06d', ", $column, " / 1000000, ", $column, " % 1000000)")
-    };
-}
-
 const WRITE: &str = "INSERT INTO outbox (id, webhook, event, at, due, data)
     SELECT ?1, webhook, event, ?2, ?2, ?3 FROM webhooks WHERE event = ?4 ON CONFLICT DO NOTHING";
-const WRITE_UNKNOWN: &str = concat!(
-    "INSERT INTO outbox (id, webhook, event, at, due, data)
-    SELECT ?1, webhook, event, ?2, ?2, json_object('purchase', ?3, 'caller', caller,
-        'model', model, 'price', ",
-    dollars!("price_micros"),
-    ", 'price_micros', price_micros)
-    FROM webhooks, purchases WHERE event = 'outcome.unknown' AND purchases.id = ?4
-    ON CONFLICT DO NOTHING"
-);
-const WRITE_JOB: &str = concat!(
-    "INSERT INTO outbox (id, webhook, event, at, due, data)
-    SELECT ?1, webhook, event, ?2, ?2, json_object('request_id', request_id, 'model', model,
-        'caller', owner, 'cost', ",
-    dollars!("price_micros"),
-    ", 'cost_micros', price_micros)
-    FROM webhooks, jobs WHERE event = ?3 AND request_id = ?4 ON CONFLICT DO NOTHING"
-);
-const WRITE_VIDEO: &str = "INSERT INTO outbox (id, webhook, event, at, due, data)
-    SELECT ?1, webhook, event, ?2, ?2, json_object('id', ?4) FROM webhooks WHERE event = ?3
-    ON CONFLICT DO NOTHING";
 const RAISE: &str = "INSERT INTO alerts (rule, whose, period, at)
     SELECT ?1, ?2, ?3, ?4 WHERE EXISTS (SELECT 1 FROM webhooks WHERE event = ?1)
     ON CONFLICT DO NOTHING";
@@ -219,8 +193,19 @@ pub(super) fn write_crossings(
 
 /// Reports a purchase that has just become unknown.
 pub(super) fn write_unknown(db: &dyn Engine, id: PurchaseId, now: Duration) -> Result<()> {
-    let (event, purchase) = (unknown_event_id(id), id.to_string());
-    db.run(WRITE_UNKNOWN, params![event, nanos(now), purchase, id.0.as_bytes()])?;
+    let kind = EventKind::OutcomeUnknown.name();
+    let wanted = "SELECT caller, model, price_micros FROM purchases
+        WHERE id = ?1 AND EXISTS (SELECT 1 FROM webhooks WHERE event = ?2)";
+    let data = db.first(wanted, params![id.0.as_bytes(), kind], |row| {
+        let (caller, model, price): (&str, &str, Usd) =
+            (row.get(0)?, row.get(1)?, column::money(row, 2)?);
+        Ok(json!({
+            "purchase": id.to_string(), "caller": caller, "model": model,
+            "price": price, "price_micros": price.as_micros(),
+        }))
+    })?;
+    let Some(data) = data else { return Ok(()) };
+    db.run(WRITE, params![unknown_event_id(id), nanos(now), data.to_string(), kind])?;
     Ok(())
 }
 
@@ -231,14 +216,21 @@ pub(super) fn write_job(
     state: JobState,
     now: Duration,
 ) -> Result<()> {
-    // Without this, the two statements would cost as much as the job's update.
-    if db.first("SELECT 1 FROM webhooks LIMIT 1", (), |_| Ok(()))?.is_none() {
-        return Ok(());
-    }
-    let events = job_events(state).into_iter().flatten();
-    for (kind, write) in events.zip([WRITE_JOB, WRITE_VIDEO]) {
-        let values = params![event_id(kind, request_id), nanos(now), kind.name(), request_id];
-        db.run(write, values)?;
+    let Some([own, openai]) = job_events(state) else { return Ok(()) };
+    let wanted = "SELECT model, owner, price_micros FROM jobs
+        WHERE request_id = ?1 AND EXISTS (SELECT 1 FROM webhooks WHERE event = ?2 OR event = ?3)";
+    let job = db.first(wanted, params![request_id, own.name(), openai.name()], |row| {
+        let (model, caller, cost): (&str, &str, Usd) =
+            (row.get(0)?, row.get(1)?, column::money(row, 2)?);
+        Ok(json!({
+            "request_id": request_id, "model": model, "caller": caller,
+            "cost": cost, "cost_micros": cost.as_micros(),
+        }))
+    })?;
+    let Some(job) = job else { return Ok(()) };
+    for (kind, data) in [(own, job), (openai, json!({ "id": request_id }))] {
+        let values = params![event_id(kind, request_id), nanos(now), data.to_string(), kind.name()];
+        db.run(WRITE, values)?;
     }
     Ok(())
 }

@@ -113,7 +113,8 @@ impl SqliteStore {
         // An expensive purchase waits for the disk here, too: after a power failure it must not
         // look unsent.
         let mark = move |ledger: &Ledger| {
-            let sql = "UPDATE purchases SET state = 'sent', unrecognised = max(unrecognised, ?)
+            let sql = "UPDATE purchases SET state = 'sent',
+                    unrecognised = CASE WHEN unrecognised = 1 THEN 1 ELSE ? END
                 WHERE id = ? AND ended_at IS NULL";
             let is_unconfirmed = account == AccountStatus::Unconfirmed;
             match ledger.db.run(sql, params![is_unconfirmed, id.0.as_bytes()])? {

@@ -9,7 +9,7 @@ use super::column::{self, nanos};
 use super::command::Durability;
 use super::handle::SqliteStore;
 use super::ledger::Ledger;
-use crate::store::engine::{Engine, Row, Sql, params};
+use crate::store::engine::{Engine, Row, Sql, ToSqlValue, params};
 use crate::store::rules::Credit;
 use crate::store::{
     AccountCheck, Budgets, Checkpoint, DedupeKey, Evidence, JobState, LedgerTotals, MissingSpend,
@@ -40,7 +40,7 @@ impl SqliteStore {
     }
 
     pub(in crate::store) async fn totals(&self) -> Result<LedgerTotals, Unavailable> {
-        let totals = "SELECT count(*), coalesce(sum(price_micros), 0),
+        let totals = "SELECT count(*), CAST(coalesce(sum(price_micros), 0) AS BIGINT),
                 (SELECT count(*) FROM jobs WHERE state = 'open'),
                 (SELECT min(at) FROM jobs WHERE state = 'open')
             FROM purchases WHERE state = 'unknown'";
@@ -77,8 +77,10 @@ impl SqliteStore {
     ) -> Result<Vec<SpendRow>, Unavailable> {
         let read = move |db: &dyn Engine| {
             let groups = spend_query(caller.is_some(), &zone);
-            let values = params![nanos(since), caller, column::signed(most)];
-            db.all(&groups, values, |row| {
+            let (since, most) = (nanos(since), column::signed(most));
+            let mut values: Vec<&dyn ToSqlValue> = vec![&since, &most];
+            values.extend(caller.as_ref().map(|caller| caller as &dyn ToSqlValue));
+            db.all(&groups, &values[..], |row| {
                 Ok(SpendRow {
                     caller: row.get(0)?,
                     day: row.get(1)?,
@@ -97,18 +99,20 @@ impl SqliteStore {
     }
 }
 
-/// Returns the query for one caller (`?2`) or for all of them. The index on callers and times finds
+/// Returns the query for one caller (`?3`) or for all of them. The index on callers and times finds
 /// both: one of times alone would be written by each purchase.
 pub(super) fn spend_query(has_caller: bool, zone: &ZoneOffsets) -> String {
     let ZoneOffsets { first, changes } = zone;
     let later = changes.iter().rev();
-    let later: String =
-        later.map(|(at, seconds)| format!("WHEN at >= {} THEN {seconds} ", nanos(*at))).collect();
-    let seconds = format!("CASE {later}WHEN TRUE THEN {first} END");
+    let case = |(at, seconds): &(Duration, i64)| {
+        format!("WHEN at >= {} THEN {seconds}000000000 ", nanos(*at))
+    };
+    let later: String = later.map(case).collect();
+    let ahead = format!("CASE {later}WHEN TRUE THEN {first}000000000 END");
     let which = if has_caller {
-        "purchases WHERE caller = ?2 AND"
+        "purchases WHERE caller = ?3 AND"
     } else {
-        "callers CROSS JOIN purchases ON caller = name WHERE ?2 IS NULL AND"
+        "callers CROSS JOIN purchases ON caller = name WHERE"
     };
     format!(
         "WITH RECURSIVE callers (name) AS (
@@ -116,16 +120,16 @@ pub(super) fn spend_query(has_caller: bool, zone: &ZoneOffsets) -> String {
             UNION ALL
             SELECT (SELECT min(caller) FROM purchases WHERE caller > name) FROM callers
             WHERE name IS NOT NULL)
-        SELECT caller, (at + {seconds} * 1000000000) / 86400000000000 AS local_day, service, model,
+        SELECT caller, (at + {ahead}) / 86400000000000 AS local_day, service, model,
             count(*),
-            coalesce(sum(cost_micros), 0),
-            sum(iif(state = 'unknown', price_micros, 0)),
-            sum(iif(state IN ('held', 'sent'), price_micros, 0)),
-            coalesce(sum(cost_micros * replays), 0),
+            CAST(coalesce(sum(cost_micros), 0) AS BIGINT),
+            CAST(sum(CASE WHEN state = 'unknown' THEN price_micros ELSE 0 END) AS BIGINT),
+            CAST(sum(CASE WHEN state IN ('held', 'sent') THEN price_micros ELSE 0 END) AS BIGINT),
+            CAST(coalesce(sum(cost_micros * replays), 0) AS BIGINT),
             group_name
         FROM {which} at >= ?1 AND state <> 'released'
         GROUP BY caller, local_day, service, model, group_name
-        ORDER BY caller, local_day, service, model, group_name LIMIT ?3"
+        ORDER BY caller, local_day, service, model, group_name LIMIT ?2"
     )
 }
 
@@ -238,7 +242,7 @@ impl SqliteStore {
             FROM purchases AS p LEFT JOIN jobs AS j ON j.purchase = p.id
             WHERE p.number > ?1 OR p.state = 'unknown'
                 OR (p.state = 'charged' AND p.service = 'video'
-                    AND iif(j.state = 'failed', j.status_at, p.ended_at) > ?2)
+                    AND CASE WHEN j.state = 'failed' THEN j.status_at ELSE p.ended_at END > ?2)
             ORDER BY p.number";
         let read = move |db: &dyn Engine| {
             db.all(rows, params![column::signed(settled), nanos(refundable)], |row| {
@@ -281,7 +285,8 @@ impl SqliteStore {
                 db.run(retire, [nanos(ledger.now())])?;
             }
             let record = "INSERT INTO account_keys (id, noted) VALUES (?, ?)
-        ON CONFLICT (id) DO UPDATE SET retired = NULL WHERE retired IS NOT NULL";
+        ON CONFLICT (id) DO UPDATE SET retired = NULL
+                    WHERE account_keys.retired IS NOT NULL";
             for key in keys.iter().filter(|key| !is_same || !recorded.contains(key)) {
                 db.run(record, params![key, nanos(ledger.now())])?;
             }

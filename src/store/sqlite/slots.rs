@@ -53,8 +53,9 @@ impl SqliteStore {
         &self,
         within: Duration,
     ) -> Result<Vec<Duration>, Unavailable> {
-        let replies = "SELECT coalesce(replied, max(at, ?1)) FROM slots
-            WHERE coalesce(replied, max(at, ?1)) >= ?2 ORDER BY at";
+        let replies = "SELECT reply FROM (
+                SELECT at, coalesce(replied, CASE WHEN at > ?1 THEN at ELSE ?1 END) AS reply FROM slots
+            ) AS slots WHERE reply >= ?2 ORDER BY at";
         self.run_while_starting(Durability::Buffered, move |ledger| {
             let now = ledger.now();
             let since = params![nanos(now), nanos(now.saturating_sub(within))];
@@ -86,7 +87,7 @@ fn number(slot: SlotId) -> i64 {
 }
 
 pub(super) fn replied(ledger: &Ledger, slot: SlotId, at: Duration) -> Result<()> {
-    let sql = "UPDATE slots SET replied = max(at, ?) WHERE number = ?";
+    let sql = "UPDATE slots SET replied = CASE WHEN at > ?1 THEN at ELSE ?1 END WHERE number = ?2";
     ledger.db.run(sql, [nanos(at), number(slot)])?;
     Ok(())
 }
@@ -94,7 +95,8 @@ pub(super) fn replied(ledger: &Ledger, slot: SlotId, at: Duration) -> Result<()>
 /// Treats requests that were running when the last server ended as answered now: they reached the
 /// gateway before.
 pub(super) fn recover(ledger: &Ledger, now: Duration) -> Result<()> {
-    let sql = "UPDATE slots SET replied = max(at, ?) WHERE replied IS NULL";
+    let sql =
+        "UPDATE slots SET replied = CASE WHEN at > ?1 THEN at ELSE ?1 END WHERE replied IS NULL";
     ledger.db.run(sql, [nanos(now)])?;
     // A clock that was wrong may have dated them far ahead; they would stay for ever.
     let ahead = nanos(now + SLOT_RETENTION);
@@ -120,7 +122,8 @@ pub(super) fn write_latest_limit(
     latest: &Mutex<Option<AccountLimit>>,
 ) -> Result<()> {
     let Some(AccountLimit { requests, window_seconds }) = *lock(latest) else { return Ok(()) };
-    let sql = "INSERT OR REPLACE INTO rate_limit (number, requests, seconds) VALUES (1, ?, ?)";
+    let sql = "INSERT INTO rate_limit (number, requests, seconds) VALUES (1, ?, ?)
+        ON CONFLICT (number) DO UPDATE SET requests = excluded.requests, seconds = excluded.seconds";
     ledger.db.run(sql, [column::signed(requests), column::signed(window_seconds)])?;
     Ok(())
 }

@@ -147,7 +147,7 @@ impl Counters {
             let Some(counter) = self.all.get_mut(index) else { continue };
             // One row a statement: several would need a statement journal.
             let write = "INSERT INTO spent (scope, unit, period, micros) VALUES (?, ?, ?, ?)
-                ON CONFLICT DO UPDATE SET micros = excluded.micros";
+                ON CONFLICT (scope, unit, period) DO UPDATE SET micros = excluded.micros";
             let Some((unit, period)) = counter.unit.columns() else { continue };
             let values = params![
                 &*counter.scope,
@@ -188,7 +188,7 @@ impl Counters {
             None => {
                 // What was counted in this transaction is not in the table yet.
                 self.save(db)?;
-                let sql = "SELECT coalesce(sum(micros), 0) FROM spent
+                let sql = "SELECT CAST(coalesce(sum(micros), 0) AS BIGINT) FROM spent
                     WHERE scope = ? AND unit = 'month'";
                 db.first(sql, [&*name], read)?
             }

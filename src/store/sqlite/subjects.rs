@@ -24,9 +24,12 @@ use crate::store::{
     Unavailable,
 };
 
-const KEEP_SUBJECT: &str = "INSERT OR REPLACE INTO subjects
+const KEEP_SUBJECT: &str = "INSERT INTO subjects
     (issuer, name, role, budget, group_name, may_buy, display_name, signed_in)
-    VALUES (?, ?, ?, ?, ?, ?, ?, ?)";
+    VALUES (?, ?, ?, ?, ?, ?, ?, ?)
+    ON CONFLICT (issuer, name) DO UPDATE SET role = excluded.role, budget = excluded.budget,
+        group_name = excluded.group_name, may_buy = excluded.may_buy,
+        display_name = excluded.display_name, signed_in = excluded.signed_in";
 /// If no issuer is recorded, the users say whose they are.
 const OTHER_ISSUER: &str = "SELECT issuer FROM subjects WHERE issuer <> ?1
     AND (name = ?2 OR NOT EXISTS (SELECT 1 FROM subjects WHERE name = ?2)) LIMIT 1";
@@ -57,7 +60,8 @@ macro_rules! own_tokens {
 
 const HAS_SESSION: &str =
     "SELECT EXISTS (SELECT 1 FROM subject_logins WHERE id = ? AND token IS NULL)";
-const COUNT_TOKENS: &str = own_tokens!("SELECT count(*), coalesce(max(own.token = ?3), 0)", "");
+const COUNT_TOKENS: &str =
+    own_tokens!("SELECT count(*), count(CASE WHEN own.token = ?3 THEN 1 END)", "");
 const TOKEN: &str =
     own_tokens!("SELECT own.token || ' (' || own.prefix || ')'", "AND own.token = ?3");
 const TOKENS: &str = own_tokens!(
@@ -72,8 +76,8 @@ const REMOVE_TOKEN: &str = concat!(
 const INSERT_TOKEN: &str = "INSERT INTO subject_logins
     (id, issuer, subject, until, token, prefix, budget, created)
     SELECT ?2, issuer, subject, ?3, ?4, ?5, ?6, ?7 FROM subject_logins WHERE id = ?1";
-const TOKEN_USED: &str = "UPDATE subject_logins SET last_used = max(?2, coalesce(last_used, 0))
-    WHERE id = ?1 AND token IS NOT NULL";
+const TOKEN_USED: &str = "UPDATE subject_logins SET last_used = ?2
+    WHERE id = ?1 AND token IS NOT NULL AND coalesce(last_used, 0) < ?2";
 
 impl SqliteStore {
     pub(in crate::store) async fn sign_in(&self, login: &SubjectLogin) -> Result<(), Unavailable> {

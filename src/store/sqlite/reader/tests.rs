@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use rusqlite::{Connection, params};
+use rusqlite::{Connection, ToSql};
 use tokio::time::timeout;
 
 use super::*;
@@ -65,7 +65,7 @@ fn reports_of_one_and_of_all_callers_use_an_index() {
         let query = reports::spend_query(has_caller, &ZoneOffsets::default());
         let query = format!("EXPLAIN QUERY PLAN {query}");
         let mut plan = file.prepare(&query).unwrap();
-        let values = params![1, has_caller.then_some("ann"), 5];
+        let values: &[&dyn ToSql] = if has_caller { &[&1, &5, &"ann"] } else { &[&1, &5] };
         let steps = plan.query_map(values, |row| row.get::<_, String>("detail")).unwrap();
         let steps: Vec<_> = steps.map(Result::unwrap).collect();
         let search = "SEARCH purchases USING INDEX purchases_caller (caller=? AND at>?)";
