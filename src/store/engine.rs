@@ -2,9 +2,11 @@
 //!
 //! Values are integers, text and bytes.
 
+use std::any::Any;
 use std::borrow::Cow;
 use std::ops::ControlFlow;
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::{Reason, Unavailable};
 
@@ -20,6 +22,60 @@ pub(super) trait Engine {
         values: &[&dyn ToSqlValue],
         read: &mut dyn FnMut(&Row<'_>) -> Result<ControlFlow<()>>,
     ) -> Result<()>;
+}
+
+/// What a transaction begins with.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Begun {
+    /// Whether another process may have written since the last transaction of this one.
+    pub(super) has_changed: bool,
+    /// The ledger's time.
+    pub(super) now: Duration,
+}
+
+/// The connection of the writer. Its transactions exclude every other writer.
+pub(super) trait WriterEngine: Any + Engine + Send {
+    /// Returns whether a transaction may be committed without waiting for the disk.
+    fn chooses_durability(&self) -> bool;
+
+    /// Begins a transaction. If this fails, [`roll_back`](Self::roll_back) follows, too.
+    fn begin(&self, is_synced: bool) -> Result<Begun>;
+
+    /// Returns whether anything was written. `latest_number` is that of the newest purchase, if the
+    /// transaction has one.
+    fn commit(&self, latest_number: Option<i64>) -> Result<bool>;
+
+    fn roll_back(&self) -> Result<()>;
+
+    /// Fails if the ledger is no longer the one that this process has opened.
+    fn ensure_own(&self) -> Result<()>;
+
+    /// Does what is due between two transactions.
+    fn maintain(&self);
+
+    /// Notes that nothing is written until a restart.
+    fn fail(&self);
+
+    /// Ends its threads. Returns whether a check of the ledger, if there was one, has passed.
+    fn stop(&self) -> bool;
+
+    /// Closes it, cleanly if everything was written.
+    fn close(self: Box<Self>, is_whole: bool, is_checked: bool);
+}
+
+impl Engine for Box<dyn WriterEngine> {
+    fn execute(&self, sql: &str, values: &[&dyn ToSqlValue]) -> Result<usize> {
+        (**self).execute(sql, values)
+    }
+
+    fn query(
+        &self,
+        sql: &str,
+        values: &[&dyn ToSqlValue],
+        read: &mut dyn FnMut(&Row<'_>) -> Result<ControlFlow<()>>,
+    ) -> Result<()> {
+        (**self).query(sql, values, read)
+    }
 }
 
 /// Why a statement or a transaction failed.

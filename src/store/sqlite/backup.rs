@@ -64,8 +64,8 @@ fn write(source: &Connection, partial: &Path) -> Result<Backup, Reason> {
 /// Checks a copy as [`file::check_integrity`] does.
 fn checked(path: &Path) -> Result<Backup, Reason> {
     let opened = file::connect(path, Purpose::Inspect).map_err(Reason::from)?;
-    let (mut connection, _) = opened;
-    file::check_integrity(&mut connection)?;
+    let (connection, _) = opened;
+    file::check_integrity(&connection)?;
     let latest = "SELECT count(*), max(at) FROM purchases";
     let (purchases, latest_at) = connection.query_row(latest, [], |row| {
         let at: Option<i64> = row.get(1)?;

@@ -26,7 +26,7 @@ pub(super) fn interrupt_on(
 }
 
 /// Reads the whole file. `reason` is why that is needed.
-pub(super) fn check(connection: &mut Connection, reason: &'static str) -> Result<(), Reason> {
+pub(super) fn check(connection: &Connection, reason: &'static str) -> Result<(), Reason> {
     info!(reason, "ledger check started");
     let began = clock::now();
     file::check_integrity(connection)?;
@@ -68,7 +68,7 @@ impl BackgroundCheck {
 fn run(path: &Path, reason: &'static str, stop: &Arc<AtomicBool>) -> Result<(), Reason> {
     let (mut connection, _) = file::connect(path, Purpose::Inspect)?;
     interrupt_on(&mut connection, stop)?;
-    check(&mut connection, reason)
+    check(&connection, reason)
 }
 
 #[cfg(test)]
@@ -79,8 +79,8 @@ mod tests {
     fn check_that_fails_is_not_damage() {
         let mut connection = Connection::open_in_memory().unwrap();
         crate::store::sqlite::schema::migrate(&mut connection).unwrap();
-        check(&mut connection, "test").unwrap();
+        check(&connection, "test").unwrap();
         connection.progress_handler(1, Some(|| true)).unwrap();
-        assert_eq!(check(&mut connection, "test").unwrap_err().cause, Cause::Other);
+        assert_eq!(check(&connection, "test").unwrap_err().cause, Cause::Other);
     }
 }

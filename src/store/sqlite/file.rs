@@ -173,7 +173,7 @@ const COUNTED: &str = "SELECT caller, day, month, CASE state WHEN 'released' THE
 
 /// Checks the file's structure, its indexes, its times and its counters. Reads the
 /// whole file. Only damage has the cause [`Cause::Damaged`]; the check itself may fail, too.
-pub(super) fn check_integrity(connection: &mut Connection) -> Result<(), Reason> {
+pub(super) fn check_integrity(connection: &Connection) -> Result<(), Reason> {
     let failed = |error: rusqlite::Error| {
         let reason = Reason::from(error);
         if reason.cause == Cause::Damaged {
@@ -181,7 +181,7 @@ pub(super) fn check_integrity(connection: &mut Connection) -> Result<(), Reason>
         }
         Reason::new(reason.cause, format!("it could not be checked: {reason}"))
     };
-    let view = connection.transaction().map_err(failed)?;
+    let view = connection.unchecked_transaction().map_err(failed)?;
     let verdict: String =
         view.query_row("PRAGMA integrity_check(1)", [], |row| row.get(0)).map_err(failed)?;
     if verdict != "ok" {

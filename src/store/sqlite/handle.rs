@@ -12,7 +12,6 @@ use tokio::sync::oneshot;
 use super::command::{Durability, WriteCommand, notification, request};
 use super::command_gate::CommandGate;
 use super::command_queue::{CommandQueue, Release};
-use super::file::FileId;
 use super::identity::LedgerIdentity;
 use super::ledger::Ledger;
 use super::reader::ReportReader;
@@ -38,7 +37,7 @@ pub(super) struct StoreInner {
     pub(super) name: Arc<str>,
     pub(super) executor: Executor,
     pub(super) gate: CommandGate,
-    pub(super) identity: Option<(LedgerIdentity, FileId)>,
+    pub(super) identity: Option<LedgerIdentity>,
     /// `None` in memory: the writer's connection reads the reports, too.
     pub(super) report_reader: Option<ReportReader>,
     pub(super) credit_used: AtomicBool,
@@ -70,7 +69,7 @@ impl SqliteStore {
 
     pub(in crate::store) fn may_lack_purchases_since(&self, complete_at: Duration) -> bool {
         let identity = self.inner.identity.as_ref();
-        identity.is_some_and(|(identity, _)| identity.may_lack_purchases_since(complete_at))
+        identity.is_some_and(|identity| identity.may_lack_purchases_since(complete_at))
     }
 
     /// The lock of the file holds until the process ends.

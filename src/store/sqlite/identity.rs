@@ -13,11 +13,12 @@ use std::fs;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rusqlite::{Connection, OptionalExtension, params};
+use rusqlite::{Connection, OptionalExtension};
 use uuid::Uuid;
 
-use super::StoreError;
 use super::schema::{FileKind, IS_RUNNING};
+use super::{Result, StoreError};
+use crate::store::engine::{Engine, Sql, params};
 use crate::store::{Cause, Reason, Unavailable};
 
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
@@ -126,12 +127,12 @@ impl LedgerIdentity {
     }
 
     /// Requires that no purchase is running.
-    pub(super) fn save(&self, connection: &Connection) -> Result<(), StoreError> {
-        connection.execute(
-            "INSERT OR REPLACE INTO identity (number, name, nonce, boot, ended_through)
-             VALUES (1, ?, ?, ?, (SELECT coalesce(max(number), 0) FROM purchases))",
-            params![self.name, self.state.nonce, self.boot],
-        )?;
+    pub(super) fn save(&self, db: &dyn Engine) -> Result<()> {
+        let write = "INSERT INTO identity (number, name, nonce, boot, ended_through)
+            VALUES (1, ?, ?, ?, (SELECT coalesce(max(number), 0) FROM purchases))
+            ON CONFLICT (number) DO UPDATE SET name = excluded.name, nonce = excluded.nonce,
+                boot = excluded.boot, ended_through = excluded.ended_through";
+        db.run(write, params![self.name, self.state.nonce, self.boot])?;
         Ok(())
     }
 }

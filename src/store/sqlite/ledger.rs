@@ -6,36 +6,30 @@ use std::time::Duration;
 
 use tracing::warn;
 
-use rusqlite::Connection;
-
 use super::Result;
-use super::engine::SqliteEngine;
-use super::file;
 use super::limits::KeptLimits;
 use super::replies::Replies;
+use super::schema;
 use super::spent::{self, Counters, Scope};
 use crate::clock::{self, Date};
 use crate::contract::money::{Period, Usd};
-use crate::store::engine::{Sql, params};
+use crate::store::engine::{Sql, WriterEngine, params};
 use crate::store::rules::{Credit, ScopeBudget, Today, latest_plausible_day};
 use crate::store::{
-    Clock, MoneyKind, PeriodSpend, PurchaseId, PurchaseState, ScopeKind, SpendLimit, StoreCapacity,
+    MoneyKind, PeriodSpend, PurchaseId, PurchaseState, ScopeKind, SpendLimit, StoreCapacity,
 };
 use crate::sync::FastMap;
 
 pub(super) struct Ledger {
-    pub(super) db: SqliteEngine,
-    /// How long it waits for another process that writes.
-    pub(super) busy_timeout: Duration,
-    clock: Clock,
+    pub(super) db: Box<dyn WriterEngine>,
+    /// The ledger's time in this transaction.
+    now: Cell<Duration>,
     pub(super) replies: Replies,
     counters: RefCell<Counters>,
     /// `None` until they are read.
     limits: RefCell<Option<KeptLimits>>,
     /// The duplicates of this transaction that got a kept reply, by purchase.
     replays: RefCell<FastMap<PurchaseId, i64>>,
-    /// What another process committed last.
-    data_version: Cell<i64>,
     /// Only in memory, because each start of a server begins with an unknown balance.
     pub(super) credit: Tracked<Credit>,
     /// Running purchases. One that is missing has to be looked up.
@@ -96,16 +90,14 @@ impl<T: Copy> Tracked<T> {
 }
 
 impl Ledger {
-    pub(super) fn new(connection: Connection, capacity: StoreCapacity, clock: Clock) -> Self {
+    pub(super) fn new(db: Box<dyn WriterEngine>, capacity: StoreCapacity) -> Self {
         Self {
-            db: SqliteEngine { connection },
-            busy_timeout: file::BUSY_TIMEOUT,
-            clock,
+            db,
+            now: Cell::default(),
             replies: Replies::new(capacity),
             counters: RefCell::default(),
             limits: RefCell::default(),
             replays: RefCell::default(),
-            data_version: Cell::default(),
             credit: Tracked::default(),
             running: RefCell::default(),
             max_ended: None,
@@ -118,14 +110,15 @@ impl Ledger {
     }
 
     pub(super) fn now(&self) -> Duration {
-        (self.clock)()
+        self.now.get()
     }
 
-    /// Drops what was read in earlier transactions if another process has written meanwhile.
-    pub(super) fn begun(&self) -> Result<()> {
-        let version = "PRAGMA data_version";
-        let version = self.db.first(version, (), |row| row.get(0))?.unwrap_or_default();
-        if self.data_version.replace(version) != version {
+    /// Begins a transaction. Drops what was read in earlier ones if another process has written
+    /// meanwhile.
+    pub(super) fn begin(&self, is_synced: bool) -> Result<()> {
+        let begun = self.db.begin(is_synced)?;
+        self.now.set(begun.now);
+        if begun.has_changed {
             self.counters.borrow_mut().forget();
             self.forget_limits();
             self.running.borrow_mut().clear();
@@ -160,13 +153,16 @@ impl Ledger {
         self.counters.borrow_mut().save(&self.db)
     }
 
-    pub(super) fn committed(&self) {
+    /// Commits the transaction. Returns whether anything was written.
+    pub(super) fn commit(&self) -> Result<bool> {
+        let has_written = self.db.commit(self.latest_number.take())?;
         self.credit.commit();
         self.ended_count.commit();
+        Ok(has_written)
     }
 
-    /// Forgets what was read or counted in a transaction that was rolled back.
-    pub(super) fn rolled_back(&self) {
+    /// Rolls the transaction back, and forgets what was read or counted in it.
+    pub(super) fn roll_back(&self) -> Result<()> {
         self.counters.borrow_mut().forget();
         self.forget_limits();
         self.credit.roll_back();
@@ -176,6 +172,7 @@ impl Ledger {
         self.replies.invalidate();
         self.has_ended.set(false);
         self.latest_number.set(None);
+        self.db.roll_back()
     }
 
     /// Sets the kind of money if the ledger has none yet, and returns whether the ledger has this
@@ -188,11 +185,8 @@ impl Ledger {
     }
 
     pub(super) fn clear(&self) -> Result<()> {
-        let tables =
-            "SELECT name FROM sqlite_schema WHERE type = 'table' AND name <> 'members_version'";
-        // In whatever order the schema lists them; the pragma ends with the transaction.
-        self.db.run("PRAGMA defer_foreign_keys = 1", ())?;
-        for table in self.db.all(tables, (), |row| row.get::<String>(0))? {
+        // A table comes after those that it refers to.
+        for table in schema::tables().into_iter().rev().filter(|name| *name != "members_version") {
             self.db.run(&format!("DELETE FROM {table}"), ())?;
         }
         self.db.run("UPDATE members_version SET version = 0", ())?;

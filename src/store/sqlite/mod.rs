@@ -18,6 +18,7 @@ mod handle;
 mod identity;
 mod jobs;
 mod ledger;
+mod ledger_file;
 mod limits;
 mod lock;
 mod members;

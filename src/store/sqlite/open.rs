@@ -11,8 +11,8 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
+use rusqlite::Connection;
 use rusqlite::backup::Backup;
-use rusqlite::{Connection, Transaction, TransactionBehavior};
 use tokio::sync::oneshot;
 use uuid::Uuid;
 
@@ -24,10 +24,11 @@ use super::file::{self, FileId, Purpose};
 use super::handle::{Executor, SqliteStore, StoreInner, canonical_path};
 use super::identity::LedgerIdentity;
 use super::ledger::Ledger;
+use super::ledger_file::{LedgerFile, OpenMode};
 use super::lock::{self, Lock};
 use super::reader::ReportReader;
 use super::schema::{self, FileKind};
-use super::writer::{OpenMode, Writer};
+use super::writer::Writer;
 use super::{LockHolder, OpenError, StoreError, members, moved};
 use crate::clock;
 use crate::store::{Clock, MoneyKind, Reason, StoreCapacity, Unavailable};
@@ -56,16 +57,20 @@ impl Opening {
 
 impl SqliteStore {
     pub(in crate::store) fn in_memory(clock: Clock, capacity: StoreCapacity) -> Self {
+        let gate = CommandGate::opened();
         let open = || -> rusqlite::Result<Ledger> {
             let connection = new_in_memory()?;
             connection.set_prepared_statement_cache_capacity(128);
-            let mut ledger = Ledger::new(connection, capacity, clock.clone());
+            let file = LedgerFile::new(connection, OpenMode::Memory, clock.clone(), &gate)?;
+            let mut ledger = Ledger::new(Box::new(file), capacity);
             ledger.max_ended = Some(capacity.ended_purchases);
             Ok(ledger)
         };
-        let gate = CommandGate::opened();
-        match open().and_then(|ledger| Writer::new(ledger, OpenMode::Memory, None, &gate)) {
-            Ok(writer) => Self::inline(Path::new(""), clock, writer, gate),
+        match open() {
+            Ok(ledger) => {
+                let writer = Writer::new(ledger, &gate);
+                Self::inline(Path::new(""), clock, writer, gate)
+            }
             Err(error) => Self::unusable(error),
         }
     }
@@ -106,7 +111,7 @@ impl SqliteStore {
     ) -> Result<Self, OpenError> {
         let (path, gate) = (&canonical_path(path), CommandGate::opened());
         let locked = LockedLedger::acquire(path, LockHolder::Server(None), Duration::ZERO, &clock)?;
-        let identity = Some((locked.identity.clone(), locked.file));
+        let identity = Some(locked.identity.clone());
         let writer = locked.open(&clock, capacity, money, &gate)?;
         Self::spawn(path, clock, writer, gate, identity)
     }
@@ -132,7 +137,7 @@ impl SqliteStore {
                     Err(error) => return drop(send_locked.send(Err(error))),
                 };
                 locked.may_check_later = true;
-                if send_locked.send(Ok((locked.identity.clone(), locked.file))).is_err() {
+                if send_locked.send(Ok(locked.identity.clone())).is_err() {
                     return;
                 }
                 match locked.open(&clock, StoreCapacity::default(), Some(money), &gate) {
@@ -178,10 +183,11 @@ impl SqliteStore {
         if mode == OpenMode::Write {
             moved::ensure_not_moved(&connection).map_err(OpenError::at(path))?;
         }
-        let mut ledger = Ledger::new(connection, StoreCapacity::default(), clock.clone());
-        ledger.busy_timeout = file::MAX_WRITER_WAIT;
         let gate = CommandGate::opened();
-        let writer = Writer::new(ledger, mode, lock, &gate).map_err(OpenError::at(path))?;
+        let opened = LedgerFile::new(connection, mode, clock.clone(), &gate);
+        let opened = opened.map_err(OpenError::at(path))?;
+        opened.hold(lock);
+        let writer = Writer::new(Ledger::new(Box::new(opened), StoreCapacity::default()), &gate);
         Self::spawn(path, clock, writer, gate, None)
     }
 
@@ -203,7 +209,7 @@ impl SqliteStore {
             return Ok(());
         }
         file::ensure_single_path(path)?;
-        let (mut connection, kind) = file::connect(path, Purpose::Inspect)?;
+        let (connection, kind) = file::connect(path, Purpose::Inspect)?;
         if kind == FileKind::Ledger(schema::newest_version()) {
             moved::ensure_not_moved(&connection).map_err(OpenError::at(path))?;
         }
@@ -211,7 +217,7 @@ impl SqliteStore {
             return Ok(());
         }
         file::check_whole_pages(&connection, path)
-            .and_then(|()| file::check_integrity(&mut connection))
+            .and_then(|()| file::check_integrity(&connection))
             .map_err(OpenError::at(path))
     }
 
@@ -239,7 +245,7 @@ impl SqliteStore {
         clock: Clock,
         writer: Writer,
         gate: CommandGate,
-        identity: Option<(LedgerIdentity, FileId)>,
+        identity: Option<LedgerIdentity>,
     ) -> Result<Self, OpenError> {
         let commands = CommandReceiver::default();
         let queue = commands.queue();
@@ -291,13 +297,10 @@ impl StoreInner {
         }
     }
 
-    fn with_reader(
-        mut self,
-        identity: Option<(LedgerIdentity, FileId)>,
-    ) -> Result<SqliteStore, OpenError> {
+    fn with_reader(mut self, identity: Option<LedgerIdentity>) -> Result<SqliteStore, OpenError> {
         let reader = ReportReader::start(self.path.clone()).map_err(OpenError::at(&self.path))?;
         self.report_reader = Some(reader);
-        if let Some((identity, _)) = &identity {
+        if let Some(identity) = &identity {
             self.name = Arc::clone(&identity.name);
         }
         self.identity = identity;
@@ -370,19 +373,24 @@ impl LockedLedger {
     ) -> Result<Writer, OpenError> {
         // Dropped last, so declared first.
         let Self {
-            mut lock, mut connection, kind, identity, may_check_later, may_be_moved, ..
+            mut lock,
+            mut connection,
+            kind,
+            identity,
+            file: id,
+            may_check_later,
+            may_be_moved,
         } = self;
         let path = connection.path().unwrap_or_default().to_owned();
         let unusable = |why: Reason| OpenError::unusable(Path::new(&path), why);
         let sql = |error: rusqlite::Error| unusable(error.into());
-        let faulty = |fault: StoreError| unusable(fault.unavailable().0);
         interrupt_on(&mut connection, &gate.stop).map_err(sql)?;
         let is_current = kind == FileKind::Ledger(schema::newest_version());
         let checks_later = may_check_later && is_current && identity.can_check_later();
         // The last server did not close it, or it is another file.
         let reason = identity.suspect_reason.filter(|_| matches!(kind, FileKind::Ledger(_)));
         if let Some(reason) = reason.filter(|_| !checks_later) {
-            check(&mut connection, reason).map_err(unusable)?;
+            check(&connection, reason).map_err(unusable)?;
         }
         connection.busy_timeout(file::MAX_WRITER_WAIT).map_err(sql)?;
         file::prepare(&mut connection, kind, capacity).map_err(unusable)?;
@@ -390,31 +398,50 @@ impl LockedLedger {
         if !may_be_moved {
             moved::ensure_not_moved(&connection).map_err(unusable)?;
         }
-        let ledger = Ledger::new(connection, capacity, clock.clone());
-        if let Some(money) = money
-            && !ledger.set_money_kind(money).map_err(faulty)?
-        {
-            let why = "it holds the other kind of money; use separate files for play money and real money";
-            return Err(unusable(why.into()));
-        }
-        // A deferred transaction that reads first would not wait for another writer.
-        let writing = TransactionBehavior::Immediate;
-        let transaction =
-            Transaction::new_unchecked(&ledger.db.connection, writing).map_err(sql)?;
-        ledger.recover().map_err(faulty)?;
-        // Saved before the lock is written: if the process dies in between, the two differ, and
-        // the next start renames the ledger. A command saves it for that effect, because the
-        // recovery may remove what shows that purchases are missing.
-        if lock.is_server() || identity.may_lack_purchases {
-            identity.save(&ledger.db.connection).map_err(faulty)?;
-        }
-        transaction.commit().map_err(sql)?;
-        ledger.db.connection.busy_timeout(file::BUSY_TIMEOUT).map_err(sql)?;
+        let opened = LedgerFile::new(connection, OpenMode::Write, clock.clone(), gate);
+        let ledger = Ledger::new(Box::new(opened.map_err(sql)?), capacity);
+        let is_saved = lock.is_server() || identity.may_lack_purchases;
+        begin(&ledger, money, is_saved.then_some(&identity)).map_err(unusable)?;
         lock.write_opened(&identity).map_err(|error| unusable(error.into()))?;
-        let mut writer = Writer::new(ledger, OpenMode::Write, Some(lock), gate).map_err(sql)?;
-        if let Some(reason) = reason.filter(|_| checks_later) {
-            writer.check_in_background(reason).map_err(|error| unusable(error.into()))?;
+        if let Some(opened) = LedgerFile::of(&*ledger.db) {
+            opened.connection().busy_timeout(file::BUSY_TIMEOUT).map_err(sql)?;
+            if lock.is_server() {
+                opened.own(id, &identity);
+            }
+            if let Some(reason) = reason.filter(|_| checks_later) {
+                let begun = opened.check_in_background(reason);
+                begun.map_err(|error| unusable(error.into()))?;
+            }
+            opened.hold(Some(lock));
         }
+        let writer = Writer::new(ledger, gate);
         Ok(writer)
     }
+}
+
+/// Ends what a crash interrupted, and saves the identity.
+///
+/// It is saved before the lock is written: if the process dies in between, the two differ, and the next
+/// start renames the ledger. A command saves it for that effect, because the recovery may remove what
+/// shows that purchases are missing.
+fn begin(
+    ledger: &Ledger,
+    money: Option<MoneyKind>,
+    identity: Option<&LedgerIdentity>,
+) -> Result<(), Reason> {
+    let faulty = |fault: StoreError| fault.unavailable().0;
+    ledger.begin(true).map_err(faulty)?;
+    if let Some(money) = money
+        && !ledger.set_money_kind(money).map_err(faulty)?
+    {
+        let why =
+            "it holds the other kind of money; use separate files for play money and real money";
+        return Err(why.into());
+    }
+    ledger.recover().map_err(faulty)?;
+    if let Some(identity) = identity {
+        identity.save(&ledger.db).map_err(faulty)?;
+    }
+    ledger.commit().map_err(faulty)?;
+    Ok(())
 }

@@ -15,7 +15,7 @@ use super::handle::SqliteStore;
 use super::ledger::{Ledger, Purchase};
 use super::schema::IS_RUNNING;
 use super::spent::Scope;
-use super::{Result, file, identity, jobs, outbox, replies, slots};
+use super::{Result, jobs, outbox, replies, slots};
 use crate::contract::money::Usd;
 use crate::store::engine::{Row, Sql, params};
 use crate::store::model::SYNC_THRESHOLD;
@@ -188,9 +188,9 @@ impl SqliteStore {
     }
 
     pub(in crate::store) async fn purge_expired(&self) -> Result<(), Unavailable> {
-        let (path, check_ownership) = (self.inner.path.clone(), self.ownership_check());
+        let path = self.inner.path.clone();
         self.query(move |ledger| {
-            check_ownership(ledger)?;
+            ledger.db.ensure_own()?;
             if !path.as_os_str().is_empty()
                 && let Err(error) = replies::purge_unparsable(&path, ledger.now())
             {
@@ -220,22 +220,11 @@ impl SqliteStore {
                 self.query(rewrite).await?;
             }
         }
-        let look = self.ownership_check();
-        self.query(look).await
+        self.query(|ledger| ledger.db.ensure_own()).await
     }
 
     pub(in crate::store) fn is_starting(&self) -> bool {
         self.inner.gate.is_starting()
-    }
-
-    /// Returns a check that the file was not removed or replaced while the server has it.
-    fn ownership_check(&self) -> impl Fn(&Ledger) -> Result<()> + Send + use<> {
-        let (path, identity) = (self.inner.path.clone(), self.inner.identity.clone());
-        move |ledger| {
-            let Some((identity, id)) = &identity else { return Ok(()) };
-            file::ensure_not_replaced(&path, *id)?;
-            identity::ensure_nonce(&ledger.db.connection, &identity.state.nonce)
-        }
     }
 
     pub(in crate::store) async fn current_spend(

@@ -288,6 +288,12 @@ const TABLES: &str = "
 pub(super) const IS_RUNNING: &str =
     "ended_at IS NULL AND number > coalesce((SELECT ended_through FROM identity), 0)";
 
+/// Returns the names of all tables, in the order in which they are created.
+pub(super) fn tables() -> Vec<&'static str> {
+    let names = TABLES.split("CREATE TABLE ").skip(1);
+    names.filter_map(|rest| rest.split_whitespace().next()).collect()
+}
+
 pub(super) fn newest_version() -> i64 {
     i64::try_from(MIGRATIONS.len()).unwrap_or(i64::MAX)
 }

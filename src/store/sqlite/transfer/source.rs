@@ -1,12 +1,14 @@
 //! A file whose ledger moves to another store.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use rusqlite::{Connection, OptionalExtension, params};
 use uuid::Uuid;
 
 use super::rows::{self, Position};
 use crate::store::sqlite::column::nanos;
+use crate::store::sqlite::ledger_file::LedgerFile;
 use crate::store::sqlite::moved;
 use crate::store::sqlite::open::open_to_move;
 use crate::store::sqlite::writer::Writer;
@@ -25,6 +27,7 @@ const ENDS: &str = "SELECT (SELECT id FROM purchases ORDER BY number LIMIT 1),
 pub(in crate::store) struct SqliteSource {
     /// `None` once it is closed.
     writer: Option<Writer>,
+    clock: Clock,
     mark: Uuid,
     moved_to: Option<MovedTo>,
     position: Position,
@@ -38,15 +41,16 @@ impl SqliteSource {
         money: MoneyKind,
     ) -> Result<Self, Reason> {
         let unusable = OpenError::at::<Reason>(path);
-        let mut writer = open_to_move(path, clock, money)?;
-        file::check_integrity(&mut writer.ledger.db.connection).map_err(&unusable)?;
+        let writer = open_to_move(path, Arc::clone(&clock), money)?;
         let mut source = Self {
             writer: Some(writer),
+            clock,
             mark: Uuid::nil(),
             moved_to: None,
             position: Position::default(),
         };
-        source.begin().map_err(unusable)?;
+        let whole = source.connection().and_then(file::check_integrity);
+        whole.and_then(|()| source.begin()).map_err(unusable)?;
         Ok(source)
     }
 
@@ -67,8 +71,8 @@ impl SqliteSource {
     }
 
     fn connection(&self) -> Result<&Connection, Reason> {
-        let writer = self.writer.as_ref().ok_or("it is closed")?;
-        Ok(&writer.ledger.db.connection)
+        let file = self.writer.as_ref().and_then(|writer| LedgerFile::of(&*writer.ledger.db));
+        Ok(file.ok_or("it is closed")?.connection())
     }
 
     pub(in crate::store) fn schema(&self) -> Result<Schema, Reason> {
@@ -121,8 +125,7 @@ impl Source for SqliteSource {
     }
 
     async fn note_moved(&mut self, to: &str) -> Result<(), Reason> {
-        let writer = self.writer.as_ref().ok_or("it is closed")?;
-        let (connection, now) = (&writer.ledger.db.connection, nanos(writer.ledger.now()));
+        let (connection, now) = (self.connection()?, nanos((self.clock)()));
         let note = "INSERT OR IGNORE INTO moved (number, destination, at) VALUES (1, ?, ?)";
         connection.execute(note, params![to, now])?;
         Ok(connection.execute_batch("COMMIT")?)
@@ -132,9 +135,7 @@ impl Source for SqliteSource {
 impl Drop for SqliteSource {
     fn drop(&mut self) {
         let Some(writer) = self.writer.take() else { return };
-        if !writer.ledger.db.connection.is_autocommit() {
-            writer.ledger.db.connection.execute_batch("ROLLBACK").ok();
-        }
+        writer.ledger.db.roll_back().ok();
         writer.close();
     }
 }

@@ -148,8 +148,8 @@ impl Target for SqliteTransfer {
     async fn finish(&mut self, facts: &Facts) -> Result<(), Reason> {
         let nonce = Uuid::now_v7().into_bytes();
         self.write_facts(facts, nonce)?;
-        let mut connection = self.connection.take().ok_or("it is closed")?;
-        file::check_integrity(&mut connection)?;
+        let connection = self.connection.take().ok_or("it is closed")?;
+        file::check_integrity(&connection)?;
         let latest = "SELECT coalesce(max(number), 0) FROM purchases";
         let latest = connection.query_row(latest, [], |row| row.get(0))?;
         // The last connection empties the write-ahead log.

@@ -1,7 +1,8 @@
 mod threads;
 
 use std::path::Path;
-use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicI32};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use allocation_counter::measure;
@@ -14,6 +15,9 @@ use crate::contract::money::Usd;
 use crate::store::engine::Sql;
 use crate::store::sqlite::command::{notification, request};
 use crate::store::sqlite::command_queue::CommandReceiver;
+use crate::store::sqlite::ledger_file::{
+    LedgerFile, MAX_WAL_PAGES, OpenMode, WAL_CHECKPOINT_PAGES,
+};
 use crate::store::sqlite::{SqliteStore, schema, slots};
 use crate::store::{
     AccountLimit, AccountStatus, Budgets, CreditWatermark, DedupeKey, KeptReply, PurchaseId,
@@ -52,7 +56,7 @@ fn failed_command_is_rolled_back_alone() {
     let mut writer = writer();
     let (first, first_answer) = reserve(Usd::mills(1));
     let (broken, broken_answer) = request(Durability::Buffered, |ledger| {
-        ledger.db.connection.execute("DELETE FROM purchases", [])?;
+        ledger.db.run("DELETE FROM purchases", ())?;
         Err::<(), _>(Unavailable("on purpose".into()).into())
     });
     let (last, last_answer) = reserve(Usd::mills(2));
@@ -82,26 +86,26 @@ fn write_ahead_log_is_checkpointed_before_it_grows_too_large() {
     let folder = tempfile::tempdir().unwrap();
     let mut writer = writer_on(Connection::open(folder.path().join("ledger.db")).unwrap());
     let mode = |row: &rusqlite::Row<'_>| row.get::<_, String>(0);
-    writer.ledger.db.connection.query_row("PRAGMA journal_mode = WAL", [], mode).unwrap();
+    file(&writer).connection().query_row("PRAGMA journal_mode = WAL", [], mode).unwrap();
     let mut last = 0;
     loop {
         writer.process(vec![reserve(Usd::mills(1)).0]);
-        let pages = writer.batches.wal_pages.load(Ordering::Relaxed);
+        let pages = file(&writer).wal_pages.load(Ordering::Relaxed);
         assert!(pages < MAX_WAL_PAGES + 100, "{pages} pages");
         if pages < last {
             break;
         }
         last = pages;
-        writer.batches.checkpoint_wal();
+        writer.ledger.db.maintain();
     }
     assert!(last >= WAL_CHECKPOINT_PAGES, "it started over after {last} pages");
-    assert!(lock(&writer.batches.gate.fault).is_none());
+    assert!(lock(&writer.gate.fault).is_none());
 }
 
 #[test]
 fn fault_of_another_thread_stops_all_writing() {
     let mut writer = writer();
-    writer.batches.gate.report_fault(StoreError::Permanent(Unavailable("it is damaged".into())));
+    writer.gate.report_fault(StoreError::Permanent(Unavailable("it is damaged".into())));
     let (later, answer) = reserve(Usd::mills(1));
     writer.process(vec![later]);
     assert_eq!(reply(answer).unwrap_err().0.text.as_ref(), "it is damaged");
@@ -111,8 +115,8 @@ fn fault_of_another_thread_stops_all_writing() {
 #[test]
 fn reported_damage_is_not_replaced_by_a_fault_that_passes() {
     let mut writer = writer();
-    writer.batches.gate.report_fault(StoreError::Permanent(Unavailable("it is damaged".into())));
-    writer.batches.gate.report_fault(StoreError::Transient(Unavailable("it is locked".into())));
+    writer.gate.report_fault(StoreError::Permanent(Unavailable("it is damaged".into())));
+    writer.gate.report_fault(StoreError::Transient(Unavailable("it is locked".into())));
     let (later, answer) = reserve(Usd::mills(1));
     writer.process(vec![later]);
     assert_eq!(reply(answer).unwrap_err().0.text.as_ref(), "it is damaged");
@@ -125,7 +129,7 @@ fn full_retry_queue_blocks_purchases_and_loses_nothing() {
     let count = MAX_RETRIES + 50;
     for number in 0..count {
         assert_eq!(
-            writer.batches.gate.is_retry_queue_full.load(Ordering::Relaxed),
+            writer.gate.is_retry_queue_full.load(Ordering::Relaxed),
             number >= MAX_RETRIES,
             "{number}"
         );
@@ -139,10 +143,10 @@ fn full_retry_queue_blocks_purchases_and_loses_nothing() {
         })]);
     }
     is_down.store(false, Ordering::Relaxed);
-    let waiting = writer.batches.retries.drain(..).collect();
+    let waiting = writer.retries.drain(..).collect();
     writer.process(waiting);
     assert_eq!(done.load(Ordering::Relaxed), i32::try_from(count).unwrap());
-    assert!(!writer.batches.gate.is_retry_queue_full.load(Ordering::Relaxed));
+    assert!(!writer.gate.is_retry_queue_full.load(Ordering::Relaxed));
 }
 
 #[test]
@@ -150,18 +154,18 @@ fn fault_ends_after_a_write_and_a_quiet_period() {
     let folder = tempfile::tempdir().unwrap();
     let mut writer = writer_on(Connection::open(folder.path().join("ledger.db")).unwrap());
     let mode = |row: &rusqlite::Row<'_>| row.get::<_, String>(0);
-    writer.ledger.db.connection.query_row("PRAGMA journal_mode = WAL", [], mode).unwrap();
-    writer.batches.log_fault(&StoreError::DiskFull(Unavailable("no room".into())));
+    file(&writer).connection().query_row("PRAGMA journal_mode = WAL", [], mode).unwrap();
+    writer.log_fault(&StoreError::DiskFull(Unavailable("no room".into())));
     writer.process(vec![reserve(Usd::mills(1)).0]);
-    assert!(writer.batches.incident.is_some(), "it may be full again in a moment");
+    assert!(writer.incident.is_some(), "it may be full again in a moment");
     let earlier = clock::now().checked_sub(RECOVERY_PERIOD).unwrap();
-    writer.batches.incident = Some(Incident { is_disk_full: true, at: earlier });
+    writer.incident = Some(Incident { is_disk_full: true, at: earlier });
     writer.process(vec![
         request(Durability::Buffered, |ledger| ledger.needs_sync(PurchaseId::generate())).0,
     ]);
-    assert!(writer.batches.incident.is_some(), "that was read only");
+    assert!(writer.incident.is_some(), "that was read only");
     writer.process(vec![reserve(Usd::mills(1)).0]);
-    assert!(writer.batches.incident.is_none());
+    assert!(writer.incident.is_none());
 }
 
 #[test]
@@ -187,26 +191,27 @@ fn retried_limit_command_keeps_newer_limit() {
 #[test]
 fn chats_write_few_transactions_and_pages_and_allocate_little() {
     let folder = tempfile::tempdir().unwrap();
-    let mut writer = writer_on(Connection::open(folder.path().join("ledger.db")).unwrap());
+    let mut connection = Connection::open(folder.path().join("ledger.db")).unwrap();
     let mode = |row: &rusqlite::Row<'_>| row.get::<_, String>(0);
-    writer.ledger.db.connection.query_row("PRAGMA journal_mode = WAL", [], mode).unwrap();
+    connection.query_row("PRAGMA journal_mode = WAL", [], mode).unwrap();
     let commits = Arc::new(AtomicI32::new(0));
     let counted = Arc::clone(&commits);
     let count = move || {
         counted.fetch_add(1, Ordering::Relaxed);
         false
     };
-    writer.ledger.db.connection.commit_hook(Some(count)).unwrap();
+    connection.commit_hook(Some(count)).unwrap();
+    let mut writer = writer_on(connection);
     // The tree of keys that wait has a node for every six or eleven.
     for (chats, max_pages, max_allocations) in [(1, 10, 20), (16, 17, 120)] {
         let mut buy = || {
             let (holds, settlements) = (0..chats).map(|_| chat()).unzip();
             let settlements: Vec<Vec<_>> = settlements;
-            let before = writer.batches.wal_pages.load(Ordering::Relaxed);
+            let before = file(&writer).wal_pages.load(Ordering::Relaxed);
             let allocations = measure(|| writer.process(holds)).count_total
                 + measure(|| writer.process(settlements.into_iter().flatten().collect()))
                     .count_total;
-            let pages = writer.batches.wal_pages.load(Ordering::Relaxed) - before;
+            let pages = file(&writer).wal_pages.load(Ordering::Relaxed) - before;
             (commits.swap(0, Ordering::Relaxed), pages, allocations)
         };
         buy();
@@ -250,13 +255,13 @@ fn replays_of_one_purchase_in_a_transaction_change_it_once() {
             Ok(())
         })
     };
-    let before = writer.ledger.db.connection.total_changes();
+    let before = file(&writer).connection().total_changes();
     let broken =
         request(Durability::Buffered, |_| Err::<(), _>(Unavailable("on purpose".into()).into()));
     writer.process(vec![replay(asked.id), broken.0]);
-    assert_eq!(writer.ledger.db.connection.total_changes() - before, 1, "counted once");
+    assert_eq!(file(&writer).connection().total_changes() - before, 1, "counted once");
     writer.process(vec![replay(asked.id), replay(other.id), replay(asked.id)]);
-    assert_eq!(writer.ledger.db.connection.total_changes() - before, 3);
+    assert_eq!(file(&writer).connection().total_changes() - before, 3);
     let counts = "SELECT replays FROM purchases ORDER BY number";
     let counts = writer.ledger.db.all(counts, (), |row| row.get::<i64>(0)).unwrap();
     assert_eq!(counts, [3, 1]);
@@ -319,8 +324,13 @@ fn writer() -> Writer {
 
 fn writer_on(mut connection: Connection) -> Writer {
     schema::migrate(&mut connection).unwrap();
-    let ledger = Ledger::new(connection, StoreCapacity::default(), Arc::new(|| NOW));
-    Writer::new(ledger, OpenMode::Write, None, &CommandGate::default()).unwrap()
+    let gate = CommandGate::default();
+    let file = LedgerFile::new(connection, OpenMode::Write, Arc::new(|| NOW), &gate).unwrap();
+    Writer::new(Ledger::new(Box::new(file), StoreCapacity::default()), &gate)
+}
+
+fn file(writer: &Writer) -> &LedgerFile {
+    LedgerFile::of(&*writer.ledger.db).unwrap()
 }
 
 fn reservation(price: Usd) -> Reservation {
@@ -352,10 +362,10 @@ fn reply<T>(mut answer: Answered<T>) -> Result<T, Unavailable> {
 }
 
 fn level(writer: &Writer) -> i64 {
-    writer.ledger.db.connection.pragma_query_value(None, "synchronous", |row| row.get(0)).unwrap()
+    file(writer).connection().pragma_query_value(None, "synchronous", |row| row.get(0)).unwrap()
 }
 
 fn purchases(writer: &Writer) -> i64 {
     let count = "SELECT count(*) FROM purchases";
-    writer.ledger.db.connection.query_row(count, [], |row| row.get(0)).unwrap()
+    file(writer).connection().query_row(count, [], |row| row.get(0)).unwrap()
 }
