@@ -8,10 +8,13 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Reason, Unavailable};
+use super::schema::SqlDialect;
+use super::{Deadlines, Reason, Unavailable};
 
 /// A connection, within the transaction that the writer has begun.
 pub(super) trait Engine {
+    fn dialect(&self) -> SqlDialect;
+
     /// Returns the number of rows that were changed.
     fn execute(&self, sql: &str, values: &[&dyn ToSqlValue]) -> Result<usize>;
 
@@ -35,6 +38,12 @@ pub(super) struct Begun {
 
 /// The connection of the writer. Its transactions exclude every other writer.
 pub(super) trait WriterEngine: Any + Engine + Send {
+    /// Returns how long purchases may run, if another server may end them.
+    fn deadlines(&self) -> Option<Deadlines>;
+
+    /// Returns the ledger's public name, if it may change while the ledger is open.
+    fn name(&self) -> Option<Arc<str>>;
+
     /// Returns whether a transaction may be committed without waiting for the disk.
     fn chooses_durability(&self) -> bool;
 
@@ -64,6 +73,10 @@ pub(super) trait WriterEngine: Any + Engine + Send {
 }
 
 impl Engine for Box<dyn WriterEngine> {
+    fn dialect(&self) -> SqlDialect {
+        (**self).dialect()
+    }
+
     fn execute(&self, sql: &str, values: &[&dyn ToSqlValue]) -> Result<usize> {
         (**self).execute(sql, values)
     }
@@ -83,6 +96,8 @@ impl Engine for Box<dyn WriterEngine> {
 pub(super) enum StoreError {
     /// Rolled back. The next transaction may succeed: a lock was held too long.
     Transient(Unavailable),
+    /// Rolled back, because the connection has ended. The same transaction may succeed on another one.
+    Disconnected(Unavailable),
     /// Rolled back for lack of space. A smaller transaction may succeed.
     DiskFull(Unavailable),
     /// The state of the ledger is unknown, so nothing is written until a restart reads it again.
@@ -96,7 +111,10 @@ pub(super) type Result<T, E = StoreError> = std::result::Result<T, E>;
 impl StoreError {
     pub(super) fn unavailable(&self) -> Unavailable {
         match self {
-            Self::Transient(why) | Self::DiskFull(why) | Self::Permanent(why) => why.clone(),
+            Self::Transient(why)
+            | Self::Disconnected(why)
+            | Self::DiskFull(why)
+            | Self::Permanent(why) => why.clone(),
         }
     }
 }

@@ -189,6 +189,15 @@ impl Store {
         Self::open(target, None).await
     }
 
+    /// Opens a ledger in a database with the rules of one in a file.
+    #[doc(hidden)]
+    pub async fn open_database(
+        target: PostgresTarget,
+        clock: Option<Clock>,
+    ) -> Result<Self, OpenError> {
+        SqliteStore::open_database(target, clock).await.map(Self::from).map_err(OpenError::Unusable)
+    }
+
     /// Opens a shared store whose time the test sets.
     #[doc(hidden)]
     pub async fn open_postgres_at(target: PostgresTarget, clock: Clock) -> Result<Self, OpenError> {

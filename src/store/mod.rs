@@ -24,6 +24,7 @@ mod outbox;
 pub mod postgres;
 mod reason;
 mod rules;
+mod schema;
 pub mod sqlite;
 mod subject;
 #[cfg(feature = "postgres")]
@@ -46,12 +47,12 @@ pub use member::{
     VERSION_POLL_INTERVAL,
 };
 pub use model::{
-    AccountCheck, AccountLimit, AccountStatus, Checkpoint, Clock, CreditWatermark, DedupeKey,
-    Digest, DuplicateCheck, EarlierReply, Evidence, ExistingPurchase, Held, InstanceCounts, Job,
-    JobState, KeptReply, KeyId, LedgerTotals, MissingSpend, MoneyKind, Precondition, PurchaseId,
-    PurchaseRecord, PurchaseState, RemainingCredit, Reservation, ReserveError, SETTLES_WITHIN,
-    Service, Settlement, SlotId, SlotLimit, SlotRate, Snapshot, SpendRow, StatusUpdate,
-    StoreCapacity, WantedSlot, ZoneOffsets,
+    AccountCheck, AccountLimit, AccountStatus, Checkpoint, Clock, CreditWatermark, Deadlines,
+    DedupeKey, Digest, DuplicateCheck, EarlierReply, Evidence, ExistingPurchase, Held,
+    InstanceCounts, Job, JobState, KeptReply, KeyId, LedgerTotals, MissingSpend, MoneyKind,
+    Precondition, PurchaseId, PurchaseRecord, PurchaseState, RemainingCredit, Reservation,
+    ReserveError, SETTLES_WITHIN, Service, Settlement, SlotId, SlotLimit, SlotRate, Snapshot,
+    SpendRow, StatusUpdate, StoreCapacity, WantedSlot, ZoneOffsets,
 };
 pub use outbox::{Alert, OutboxEvent, Subscription, WebhookId};
 pub use reason::{Cause, Reason};

@@ -135,6 +135,15 @@ pub struct MissingSpend {
     pub amount: Usd,
 }
 
+/// How long a running purchase may take in a ledger that servers share. Then others end it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Deadlines {
+    /// From its hold until it is recorded as sent.
+    pub held: Duration,
+    /// From then until its end.
+    pub sent: Duration,
+}
+
 /// A price that is held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Held {

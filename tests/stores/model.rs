@@ -167,7 +167,11 @@ mod postgres {
         fn shared_store_matches_the_oracle_and_sqlite(verbs in vec(verbs(), 1..40)) {
             run(async {
                 let capacity = StoreCapacity::default();
-                let stores = vec![Fixture::in_memory(capacity), Fixture::on_postgres().await];
+                let stores = vec![
+                    Fixture::in_memory(capacity),
+                    Fixture::on_postgres().await,
+                    Fixture::in_database().await,
+                ];
                 let mut all = All::new(capacity, stores).await;
                 all.follow(verbs).await;
                 all.stores[1].stop();

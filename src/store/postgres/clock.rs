@@ -17,7 +17,7 @@ pub(super) const SET_TEST_NOW: &str = "SELECT set_config('tollgate.now', $1, tru
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct ClockStamp(pub(super) Option<Duration>);
 
-pub(super) struct LedgerClock {
+pub(in crate::store) struct LedgerClock {
     /// A test's own clock.
     test: Option<Clock>,
     /// How far the database's clock is ahead of this machine's, in nanoseconds.
@@ -25,12 +25,12 @@ pub(super) struct LedgerClock {
 }
 
 impl LedgerClock {
-    pub(super) fn new(test: Option<Clock>) -> Self {
+    pub(in crate::store) fn new(test: Option<Clock>) -> Self {
         Self { test, ahead: AtomicI64::new(0) }
     }
 
     /// Returns the database's time, as far as it is known between two answers.
-    pub(super) fn now(&self) -> Duration {
+    pub(in crate::store) fn now(&self) -> Duration {
         if let Some(test) = &self.test {
             return test();
         }

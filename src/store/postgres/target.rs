@@ -10,7 +10,7 @@ use tokio_postgres_rustls::MakeRustlsConnect;
 use tokio_rustls::rustls::ClientConfig;
 use url::form_urlencoded;
 
-use crate::store::MoneyKind;
+use crate::store::{Deadlines, MoneyKind};
 
 const EXPECTED: &str = "an address such as postgres://user@host/database (in a password, \
                         write @ : / ? # and % as %40 %3A %2F %3F %23 and %25)";
@@ -20,6 +20,8 @@ const TLS_REQUIRED: &str = "no sslmode=disable: without TLS, tollgate connects o
                             loopback and Unix sockets only";
 const UNKNOWN_PARAMETER: &str = "no unknown parameter after the `?`";
 const CA_ELSEWHERE: &str = "no sslrootcert: set store.ca";
+const DEADLINES: Deadlines =
+    Deadlines { held: Duration::from_secs(120), sent: Duration::from_secs(300) };
 const DEFAULT_PORT: u16 = 5432;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 /// Less than a lane waits for an answer.
@@ -55,6 +57,8 @@ pub struct PostgresTarget {
     pub may_migrate: bool,
     /// Whether the ledger is opened for a report, which a ledger that was moved allows.
     pub reads_only: bool,
+    /// How long purchases of this server may run before others end them.
+    pub deadlines: Deadlines,
     /// The period of the rate limit, if settings fix it.
     pub rate_period: Option<Duration>,
     /// The name of this instance in logs and reports.
@@ -97,6 +101,7 @@ impl PostgresTarget {
             kind,
             may_migrate: true,
             reads_only: false,
+            deadlines: DEADLINES,
             rate_period: None,
             instance_name: String::new(),
             min_patience: Duration::ZERO,

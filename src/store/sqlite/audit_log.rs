@@ -19,7 +19,7 @@ use crate::store::{
 
 const WRITE: &str = "INSERT INTO audit (at, by, act, of, old, new) VALUES (?, ?, ?, ?, ?, ?)";
 const READ: &str = "SELECT number, at, by, act, of, old, new FROM audit
-    WHERE (?1 IS NULL OR number < ?1) AND at >= ?2 ORDER BY number DESC LIMIT ?3";
+    WHERE number < ?1 AND at >= ?2 ORDER BY number DESC LIMIT ?3";
 
 impl SqliteStore {
     pub(in crate::store) async fn audit_log(
@@ -27,7 +27,8 @@ impl SqliteStore {
         AuditQuery { before, since, most }: AuditQuery,
     ) -> Result<Vec<AuditEntry>, Unavailable> {
         self.run_report(move |db| {
-            let values = params![before.map(column::signed), nanos(since), column::signed(most)];
+            let before = before.map_or(i64::MAX, column::signed);
+            let values = params![before, nanos(since), column::signed(most)];
             db.all(READ, values, |row| {
                 Ok(AuditEntry {
                     id: row.get(0)?,

@@ -11,17 +11,19 @@ use crate::store::{Cause, Reason, Unavailable};
 use crate::sync::lock;
 
 #[derive(Clone)]
-pub(super) struct CommandGate {
+pub(in crate::store) struct CommandGate {
     state: Arc<OnceLock<Result<(), Unavailable>>>,
     pub(super) is_retry_queue_full: Arc<AtomicBool>,
     /// The disk was full, and no probe has found space since.
     pub(super) is_disk_full: Arc<AtomicBool>,
-    pub(super) stop: Arc<AtomicBool>,
+    pub(in crate::store) stop: Arc<AtomicBool>,
     /// Notified when purchases have ended.
     pub(super) ends: Arc<Notify>,
     pub(super) commits: Histogram,
     /// Found by another thread; the writer has not seen it yet.
     pub(super) fault: Arc<Mutex<Option<StoreError>>>,
+    /// Why the database is not reached; `None` while it is.
+    outage: Arc<Mutex<Option<Reason>>>,
 }
 
 impl Default for CommandGate {
@@ -34,6 +36,7 @@ impl Default for CommandGate {
             ends: Arc::default(),
             commits: Histogram::of_commits(),
             fault: Arc::default(),
+            outage: Arc::default(),
         }
     }
 }
@@ -50,7 +53,26 @@ impl CommandGate {
             let why = "starting: the ledger is being opened";
             Err(Unavailable(Reason::new(Cause::Starting, why)))
         };
-        self.state.get().cloned().unwrap_or_else(starting)
+        self.state.get().cloned().unwrap_or_else(starting)?;
+        lock(&self.outage).clone().map_or(Ok(()), |reason| Err(Unavailable(reason)))
+    }
+
+    pub(in crate::store) fn is_reached(&self) -> bool {
+        lock(&self.outage).is_none()
+    }
+
+    /// Notes an outage of the database, or its end, and logs the first note of each.
+    pub(in crate::store) fn note_outage(&self, outage: Option<&Reason>) {
+        let mut known = lock(&self.outage);
+        match (&*known, outage) {
+            (None, Some(reason)) => {
+                let cause = reason.cause.code();
+                tracing::error!(cause, error = %reason, "ledger database unreachable");
+            }
+            (Some(_), None) => tracing::info!("ledger database reached again"),
+            (None, None) | (Some(_), Some(_)) => {}
+        }
+        *known = outage.cloned();
     }
 
     pub(super) fn is_starting(&self) -> bool {

@@ -6,6 +6,7 @@ use rusqlite::types::{ToSqlOutput, ValueRef};
 use rusqlite::{Connection, Statement, ToSql};
 
 use crate::store::engine::{Columns, Engine, Result, Row, SqlValue, StoreError, ToSqlValue, unfit};
+use crate::store::schema::SqlDialect;
 use crate::store::{Cause, Reason, Unavailable};
 
 pub(super) struct SqliteEngine {
@@ -13,6 +14,10 @@ pub(super) struct SqliteEngine {
 }
 
 impl Engine for SqliteEngine {
+    fn dialect(&self) -> SqlDialect {
+        SqlDialect::Sqlite
+    }
+
     fn execute(&self, sql: &str, values: &[&dyn ToSqlValue]) -> Result<usize> {
         let mut statement = self.connection.prepare_cached(sql)?;
         bind(&mut statement, values)?;

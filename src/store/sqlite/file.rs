@@ -14,6 +14,7 @@ use rusqlite::{Connection, ErrorCode, OpenFlags};
 use super::schema::{self, FileKind};
 use super::{OpenError, StoreError, lock};
 use crate::clock;
+use crate::store::schema::newest_version;
 use crate::store::{Cause, Reason, StoreCapacity, Unavailable};
 use crate::sync::pause;
 
@@ -99,7 +100,7 @@ pub(super) fn prepare(
     capacity: StoreCapacity,
 ) -> Result<(), Reason> {
     // A running server may be writing now.
-    if kind != FileKind::Ledger(schema::newest_version()) {
+    if kind != FileKind::Ledger(newest_version()) {
         schema::migrate(connection)?;
     }
     if use_write_ahead_log(connection)? != "wal" {
@@ -130,7 +131,7 @@ fn use_write_ahead_log(connection: &Connection) -> rusqlite::Result<String> {
 }
 
 fn check_version(kind: FileKind, purpose: Purpose) -> Result<(), Reason> {
-    let newest = schema::newest_version();
+    let newest = newest_version();
     Err(match (kind, purpose) {
         (FileKind::Foreign, _) => "it is not a tollgate ledger".into(),
         (FileKind::BeforeRelease, _) => {

@@ -12,15 +12,15 @@ use tokio::sync::oneshot;
 use super::command::{Durability, WriteCommand, notification, request};
 use super::command_gate::CommandGate;
 use super::command_queue::{CommandQueue, Release};
-use super::identity::LedgerIdentity;
+use super::identity;
 use super::ledger::Ledger;
 use super::reader::ReportReader;
 use super::writer::Writer;
 use super::{LockHolder, Result, lock};
 use crate::metrics::Histogram;
 use crate::store::engine::Engine;
-use crate::store::{AccountLimit, Cause, Clock, PurchaseId, Reason, Unavailable};
-use crate::sync::pause;
+use crate::store::{AccountLimit, Cause, Clock, Deadlines, PurchaseId, Reason, Unavailable};
+use crate::sync::{FastMap, pause};
 
 const CLOSE_POLL: Duration = Duration::from_millis(1);
 
@@ -34,14 +34,16 @@ pub(super) struct StoreInner {
     /// Empty for an in-memory store.
     pub(super) path: PathBuf,
     pub(super) clock: Clock,
-    pub(super) name: Arc<str>,
+    pub(super) name: Arc<Mutex<Arc<str>>>,
     pub(super) executor: Executor,
     pub(super) gate: CommandGate,
-    pub(super) identity: Option<LedgerIdentity>,
     /// `None` in memory: the writer's connection reads the reports, too.
     pub(super) report_reader: Option<ReportReader>,
     pub(super) credit_used: AtomicBool,
     pub(super) latest_rate_limit: Arc<Mutex<Option<AccountLimit>>>,
+    pub(super) deadlines: Option<Deadlines>,
+    /// Until when purchases that are recorded as sent may be sent, in time since boot.
+    pub(super) sends: Mutex<FastMap<PurchaseId, Duration>>,
 }
 
 pub(super) enum Executor {
@@ -60,7 +62,7 @@ impl SqliteStore {
     }
 
     pub(in crate::store) fn name(&self) -> Arc<str> {
-        Arc::clone(&self.inner.name)
+        Arc::clone(&crate::sync::lock(&self.inner.name))
     }
 
     pub(in crate::store) fn commit_durations(&self) -> Histogram {
@@ -68,13 +70,7 @@ impl SqliteStore {
     }
 
     pub(in crate::store) fn may_lack_purchases_since(&self, complete_at: Duration) -> bool {
-        let identity = self.inner.identity.as_ref();
-        identity.is_some_and(|identity| identity.may_lack_purchases_since(complete_at))
-    }
-
-    /// The lock of the file holds until the process ends.
-    pub(in crate::store) fn may_send(&self, _: PurchaseId) -> bool {
-        true
+        identity::may_lack_purchases_since(&self.name(), complete_at)
     }
 
     pub(in crate::store) fn is_unusable(&self) -> bool {
@@ -125,15 +121,11 @@ impl SqliteStore {
 
     pub(super) async fn run_report<T: Send + 'static>(
         &self,
-        query: impl FnOnce(&dyn Engine) -> Result<T> + Send + 'static,
+        query: impl Fn(&dyn Engine) -> Result<T> + Send + 'static,
     ) -> Result<T, Unavailable> {
-        match (&self.inner.report_reader, &self.inner.executor) {
-            (Some(reports), _) => reports.read(query).await,
-            (None, Executor::Inline(writer)) => {
-                let writer = writer.lock().map_err(|_| writer_gone())?;
-                query(&writer.ledger.db).map_err(|error| error.unavailable())
-            }
-            (None, _) => Err(self.closed_error()),
+        match &self.inner.report_reader {
+            Some(reports) => reports.read(query).await,
+            None => self.query(move |ledger| query(&ledger.db)).await,
         }
     }
 

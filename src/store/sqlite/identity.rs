@@ -82,11 +82,6 @@ impl LedgerIdentity {
         let latest = stored.as_ref().map_or(0, |stored| stored.latest_number);
         let nonce = Uuid::now_v7().into_bytes();
         let state = LedgerState { nonce, latest_number: latest, closed: None, must_check: false };
-        let name_of = |lost_at: Duration| {
-            let (seconds, nanos) = (lost_at.as_secs(), lost_at.subsec_nanos());
-            let stamp = uuid::Timestamp::from_unix(uuid::NoContext, seconds, nanos);
-            format!("{NAME_PREFIX}{}", Uuid::new_v7(stamp).simple()).into()
-        };
         let (name, suspicion, forgets) = match (stored, recorded) {
             (None, recorded) => {
                 let suspicion = match kind {
@@ -100,25 +95,16 @@ impl LedgerIdentity {
                     | FileKind::BeforeRelease
                     | FileKind::Foreign => None,
                 };
-                (name_of(Duration::ZERO), suspicion, false)
+                (new_name(Duration::ZERO), suspicion, false)
             }
             (Some(stored), recorded) => {
                 let suspicion = suspicion(&stored, recorded, &boot, found);
                 let forgets = suspicion.is_some_and(|(_, forgets)| forgets);
-                let name = if forgets { name_of(now) } else { stored.name };
+                let name = if forgets { new_name(now) } else { stored.name };
                 (name, suspicion.map(|(why, _)| why), forgets)
             }
         };
         Ok(Self { name, state, suspect_reason: suspicion, may_lack_purchases: forgets, boot })
-    }
-
-    /// Returns whether purchases may be missing since this time, at which none was.
-    pub(super) fn may_lack_purchases_since(&self, complete_at: Duration) -> bool {
-        let id = self.name.strip_prefix(NAME_PREFIX).and_then(|id| Uuid::try_parse(id).ok());
-        id.and_then(|id| id.get_timestamp()).is_some_and(|lost_at| {
-            let (seconds, nanos) = lost_at.to_unix();
-            Duration::new(seconds, nanos) > complete_at
-        })
     }
 
     /// Whether a check may wait until the ledger is in use: the end of a process damages no file.
@@ -135,6 +121,22 @@ impl LedgerIdentity {
         db.run(write, params![self.name, self.state.nonce, self.boot])?;
         Ok(())
     }
+}
+
+/// Returns a name for a ledger that has lost purchases at this time; a new one has lost none.
+pub(in crate::store) fn new_name(lost_at: Duration) -> Arc<str> {
+    let (seconds, nanos) = (lost_at.as_secs(), lost_at.subsec_nanos());
+    let stamp = uuid::Timestamp::from_unix(uuid::NoContext, seconds, nanos);
+    format!("{NAME_PREFIX}{}", Uuid::new_v7(stamp).simple()).into()
+}
+
+/// Returns whether a ledger of this name may lack purchases since this time, at which it lacked none.
+pub(super) fn may_lack_purchases_since(name: &str, complete_at: Duration) -> bool {
+    let id = name.strip_prefix(NAME_PREFIX).and_then(|id| Uuid::try_parse(id).ok());
+    id.and_then(|id| id.get_timestamp()).is_some_and(|lost_at| {
+        let (seconds, nanos) = lost_at.to_unix();
+        Duration::new(seconds, nanos) > complete_at
+    })
 }
 
 /// Refuses a file whose content was replaced while a server has it.
@@ -206,6 +208,7 @@ fn has_purchases(connection: &Connection) -> rusqlite::Result<bool> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store::schema::newest_version;
     use crate::store::sqlite::schema;
 
     fn stored() -> StoredIdentity {
@@ -271,7 +274,7 @@ mod tests {
     fn ledger_that_no_server_had_is_not_suspect() {
         let mut file = Connection::open_in_memory().unwrap();
         schema::migrate(&mut file).unwrap();
-        let newest = FileKind::Ledger(schema::newest_version());
+        let newest = FileKind::Ledger(newest_version());
         let state =
             LedgerState { nonce: [1; 16], latest_number: 7, closed: None, must_check: false };
         for (kind, recorded, reason) in
@@ -287,7 +290,7 @@ mod tests {
     fn ledger_with_purchases_but_no_identity_is_suspect() {
         let mut file = Connection::open_in_memory().unwrap();
         schema::migrate(&mut file).unwrap();
-        let newest = FileKind::Ledger(schema::newest_version());
+        let newest = FileKind::Ledger(newest_version());
         let sale = "INSERT INTO purchases
             (id, at, day, month, caller, service, model, price_micros, state)
             VALUES (zeroblob(16), 0, 0, 0, 'ann', 'chat', 'm', 0, 'held')";

@@ -6,15 +6,15 @@ use std::time::Duration;
 
 use tracing::warn;
 
-use super::Result;
 use super::limits::KeptLimits;
 use super::replies::Replies;
-use super::schema;
 use super::spent::{self, Counters, Scope};
+use super::{Result, credit};
 use crate::clock::{self, Date};
 use crate::contract::money::{Period, Usd};
 use crate::store::engine::{Sql, WriterEngine, params};
 use crate::store::rules::{Credit, ScopeBudget, Today, latest_plausible_day};
+use crate::store::schema::tables;
 use crate::store::{
     MoneyKind, PeriodSpend, PurchaseId, PurchaseState, ScopeKind, SpendLimit, StoreCapacity,
 };
@@ -30,7 +30,7 @@ pub(super) struct Ledger {
     limits: RefCell<Option<KeptLimits>>,
     /// The duplicates of this transaction that got a kept reply, by purchase.
     replays: RefCell<FastMap<PurchaseId, i64>>,
-    /// Only in memory, because each start of a server begins with an unknown balance.
+    /// In a file's ledger only in memory, because each start of a server begins with an unknown balance.
     pub(super) credit: Tracked<Credit>,
     /// Running purchases. One that is missing has to be looked up.
     pub(super) running: RefCell<FastMap<PurchaseId, Purchase>>,
@@ -40,6 +40,8 @@ pub(super) struct Ledger {
     pub(super) latest_number: Cell<Option<i64>>,
     pub(super) has_ended: Cell<bool>,
     pub(super) has_warned_of_day: Cell<bool>,
+    /// When purchases past their deadlines are looked for again.
+    pub(super) next_sweep: Cell<Duration>,
 }
 
 /// A purchase before it is settled. It counts for its price.
@@ -71,7 +73,16 @@ pub(super) struct Tracked<T> {
     committed: Cell<T>,
 }
 
-impl<T: Copy> Tracked<T> {
+impl<T: Copy + PartialEq> Tracked<T> {
+    fn load(&self, value: T) {
+        self.current.set(value);
+        self.committed.set(value);
+    }
+
+    fn has_changed(&self) -> bool {
+        self.current.get() != self.committed.get()
+    }
+
     pub(super) fn get(&self) -> T {
         self.current.get()
     }
@@ -106,6 +117,7 @@ impl Ledger {
             latest_number: Cell::default(),
             has_ended: Cell::default(),
             has_warned_of_day: Cell::new(false),
+            next_sweep: Cell::default(),
         }
     }
 
@@ -122,8 +134,11 @@ impl Ledger {
             self.counters.borrow_mut().forget();
             self.forget_limits();
             self.running.borrow_mut().clear();
+            if self.db.dialect().is_shared() {
+                self.credit.load(credit::read(&self.db)?);
+            }
         }
-        Ok(())
+        self.end_overdue()
     }
 
     pub(super) fn with_limits<T>(&self, read: impl FnOnce(&KeptLimits) -> T) -> Result<T> {
@@ -150,6 +165,9 @@ impl Ledger {
         for (id, count) in self.replays.borrow_mut().drain() {
             self.db.run(sql, params![count, id.0.as_bytes()])?;
         }
+        if self.db.dialect().is_shared() && self.credit.has_changed() {
+            credit::write(&self.db, self.credit.get())?;
+        }
         self.counters.borrow_mut().save(&self.db)
     }
 
@@ -172,6 +190,7 @@ impl Ledger {
         self.replies.invalidate();
         self.has_ended.set(false);
         self.latest_number.set(None);
+        self.next_sweep.set(Duration::ZERO);
         self.db.roll_back()
     }
 
@@ -186,7 +205,7 @@ impl Ledger {
 
     pub(super) fn clear(&self) -> Result<()> {
         // A table comes after those that it refers to.
-        for table in schema::tables().into_iter().rev().filter(|name| *name != "members_version") {
+        for table in tables().into_iter().rev().filter(|name| *name != "members_version") {
             self.db.run(&format!("DELETE FROM {table}"), ())?;
         }
         self.db.run("UPDATE members_version SET version = 0", ())?;

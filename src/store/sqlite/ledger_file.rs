@@ -18,7 +18,8 @@ use super::file::{self, FileId};
 use super::identity::{self, LedgerIdentity, Nonce};
 use super::lock::Lock;
 use crate::store::engine::{Begun, Engine, Result, Row, Sql, StoreError, ToSqlValue, WriterEngine};
-use crate::store::{Clock, Reason, Unavailable};
+use crate::store::schema::SqlDialect;
+use crate::store::{Clock, Deadlines, Reason, Unavailable};
 
 /// Each checkpoint costs two fsyncs, and each restart of the log another one of the writer, so both
 /// should be rare. A page that many transactions have changed is copied once.
@@ -134,6 +135,10 @@ impl LedgerFile {
 }
 
 impl Engine for LedgerFile {
+    fn dialect(&self) -> SqlDialect {
+        self.engine.dialect()
+    }
+
     fn execute(&self, sql: &str, values: &[&dyn ToSqlValue]) -> Result<usize> {
         self.engine.execute(sql, values)
     }
@@ -149,6 +154,14 @@ impl Engine for LedgerFile {
 }
 
 impl WriterEngine for LedgerFile {
+    fn deadlines(&self) -> Option<Deadlines> {
+        None
+    }
+
+    fn name(&self) -> Option<Arc<str>> {
+        None
+    }
+
     fn chooses_durability(&self) -> bool {
         self.mode != OpenMode::Memory
     }

@@ -10,7 +10,9 @@ mod column;
 mod command;
 mod command_gate;
 mod command_queue;
+mod credit;
 mod dedupe;
+mod ends;
 mod engine;
 mod file;
 mod groups;
@@ -24,6 +26,8 @@ mod lock;
 mod members;
 mod moved;
 mod open;
+#[cfg(feature = "postgres")]
+mod open_database;
 mod outbox;
 mod purchases;
 mod reader;
@@ -45,7 +49,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 pub use backup::Backup;
+pub(super) use command_gate::CommandGate;
 pub(super) use handle::SqliteStore;
+pub(super) use identity::new_name;
 pub use lock::host_name;
 pub use open::Opening;
 

@@ -31,7 +31,9 @@ use super::schema::{self, FileKind};
 use super::writer::Writer;
 use super::{LockHolder, OpenError, StoreError, members, moved};
 use crate::clock;
+use crate::store::schema::newest_version;
 use crate::store::{Clock, MoneyKind, Reason, StoreCapacity, Unavailable};
+use crate::sync::lock as locked_name;
 
 /// Finds the purchase to forget first, when ended ones are limited.
 const MEMORY_INDEX: &str =
@@ -87,8 +89,8 @@ impl SqliteStore {
         let gate = CommandGate::default();
         gate.close(Unavailable(reason.into()));
         let clock: Clock = Arc::new(clock::wall);
-        let mut inner = StoreInner::new(Path::new(""), clock, Executor::Closed, gate);
-        inner.name = "broken".into();
+        let inner = StoreInner::new(Path::new(""), clock, Executor::Closed, gate);
+        *locked_name(&inner.name) = "broken".into();
         Self::from_inner(inner)
     }
 
@@ -210,7 +212,7 @@ impl SqliteStore {
         }
         file::ensure_single_path(path)?;
         let (connection, kind) = file::connect(path, Purpose::Inspect)?;
-        if kind == FileKind::Ledger(schema::newest_version()) {
+        if kind == FileKind::Ledger(newest_version()) {
             moved::ensure_not_moved(&connection).map_err(OpenError::at(path))?;
         }
         if is_served {
@@ -283,32 +285,32 @@ fn new_in_memory() -> rusqlite::Result<Connection> {
 }
 
 impl StoreInner {
-    fn new(path: &Path, clock: Clock, executor: Executor, gate: CommandGate) -> Self {
+    pub(super) fn new(path: &Path, clock: Clock, executor: Executor, gate: CommandGate) -> Self {
         Self {
             path: path.to_owned(),
             clock,
-            name: Uuid::now_v7().to_string().into(),
+            name: Arc::new(Mutex::new(Uuid::now_v7().to_string().into())),
             executor,
             gate,
-            identity: None,
             report_reader: None,
             credit_used: AtomicBool::new(false),
             latest_rate_limit: Arc::default(),
+            deadlines: None,
+            sends: Mutex::default(),
         }
     }
 
     fn with_reader(mut self, identity: Option<LedgerIdentity>) -> Result<SqliteStore, OpenError> {
         let reader = ReportReader::start(self.path.clone()).map_err(OpenError::at(&self.path))?;
         self.report_reader = Some(reader);
-        if let Some(identity) = &identity {
-            self.name = Arc::clone(&identity.name);
+        if let Some(identity) = identity {
+            self.name = Arc::new(Mutex::new(identity.name));
         }
-        self.identity = identity;
         Ok(SqliteStore::from_inner(self))
     }
 }
 
-fn spawn(
+pub(super) fn spawn(
     path: &Path,
     work: impl FnOnce() + Send + 'static,
 ) -> Result<thread::JoinHandle<()>, OpenError> {
@@ -385,7 +387,7 @@ impl LockedLedger {
         let unusable = |why: Reason| OpenError::unusable(Path::new(&path), why);
         let sql = |error: rusqlite::Error| unusable(error.into());
         interrupt_on(&mut connection, &gate.stop).map_err(sql)?;
-        let is_current = kind == FileKind::Ledger(schema::newest_version());
+        let is_current = kind == FileKind::Ledger(newest_version());
         let checks_later = may_check_later && is_current && identity.can_check_later();
         // The last server did not close it, or it is another file.
         let reason = identity.suspect_reason.filter(|_| matches!(kind, FileKind::Ledger(_)));
@@ -424,7 +426,7 @@ impl LockedLedger {
 /// It is saved before the lock is written: if the process dies in between, the two differ, and the next
 /// start renames the ledger. A command saves it for that effect, because the recovery may remove what
 /// shows that purchases are missing.
-fn begin(
+pub(super) fn begin(
     ledger: &Ledger,
     money: Option<MoneyKind>,
     identity: Option<&LedgerIdentity>,
@@ -438,7 +440,10 @@ fn begin(
             "it holds the other kind of money; use separate files for play money and real money";
         return Err(why.into());
     }
-    ledger.recover().map_err(faulty)?;
+    // Other servers' purchases may be running.
+    if !ledger.db.dialect().is_shared() {
+        ledger.recover().map_err(faulty)?;
+    }
     if let Some(identity) = identity {
         identity.save(&ledger.db).map_err(faulty)?;
     }

@@ -13,18 +13,19 @@ use super::column::{self, nanos};
 use super::command::Durability;
 use super::handle::SqliteStore;
 use super::ledger::{Ledger, Purchase};
-use super::schema::IS_RUNNING;
 use super::spent::Scope;
 use super::{Result, jobs, outbox, replies, slots};
+use crate::clock::since_boot;
 use crate::contract::money::Usd;
 use crate::store::engine::{Row, Sql, params};
 use crate::store::model::SYNC_THRESHOLD;
-use crate::store::rules::{self, Credit, ScopeBudget, Today};
+use crate::store::rules::{self, ScopeBudget, Today};
 use crate::store::{
-    AccountStatus, BudgetScope, CreditWatermark, DedupeKey, Held, KeptReply, PeriodSpend,
-    PurchaseId, PurchaseState, RemainingCredit, Reservation, ReserveError, ScopeKind, Settlement,
-    SlotId, Unavailable, WantedSlot,
+    AccountStatus, BudgetScope, CreditWatermark, Deadlines, DedupeKey, Held, KeptReply,
+    PeriodSpend, Precondition, PurchaseId, PurchaseState, RemainingCredit, Reservation,
+    ReserveError, ScopeKind, Settlement, SlotId, Unavailable, WantedSlot,
 };
+use crate::sync::lock;
 
 /// How often a purchase that another process may end is polled.
 const POLL_INTERVAL: Duration = Duration::from_millis(250);
@@ -52,14 +53,38 @@ impl SqliteStore {
         let durability = if is_expensive { Durability::Synced } else { Durability::Buffered };
         self.check_capacity()?;
         // Nothing of it is copied but numbers and references.
-        let reservation = reservation.clone();
+        let (reservation, began, id) = (reservation.clone(), since_boot(), reservation.id);
         let send = send.map(|(slot, account)| (slot.id, account));
         let reserve = move |ledger: &Ledger| ledger.reserve(&reservation, send);
         let held = self.execute(durability, reserve).await?;
         if matches!(held, Ok(_) | Err(ReserveError::InsufficientCredit)) {
             self.inner.credit_used.store(true, Ordering::Relaxed);
         }
-        held.map(|watermark| Held { watermark, is_sent: send.is_some() })
+        held.map(|watermark| {
+            if send.is_some() {
+                self.note_sent(id, began);
+            }
+            Held { watermark, is_sent: send.is_some() }
+        })
+    }
+
+    /// Notes until when a purchase that was recorded as sent may be sent. `began` is when that was asked.
+    fn note_sent(&self, id: PurchaseId, began: Duration) {
+        if let Some(Deadlines { sent, .. }) = self.inner.deadlines {
+            lock(&self.inner.sends).insert(id, began.saturating_add(sent));
+        }
+    }
+
+    fn note_ended(&self, id: PurchaseId) {
+        if self.inner.deadlines.is_some() {
+            lock(&self.inner.sends).remove(&id);
+        }
+    }
+
+    /// Returns whether no other server can have ended the purchase. Nobody else ends those of a file.
+    pub(in crate::store) fn may_send(&self, id: PurchaseId) -> bool {
+        self.inner.deadlines.is_none()
+            || lock(&self.inner.sends).get(&id).is_some_and(|until| since_boot() < *until)
     }
 
     pub(in crate::store) fn take_credit_used(&self) -> bool {
@@ -113,16 +138,21 @@ impl SqliteStore {
         // An expensive purchase waits for the disk here, too: after a power failure it must not
         // look unsent.
         let mark = move |ledger: &Ledger| {
-            let sql = "UPDATE purchases SET state = 'sent',
-                    unrecognised = CASE WHEN unrecognised = 1 THEN 1 ELSE ? END
-                WHERE id = ? AND ended_at IS NULL";
+            let sql = "UPDATE purchases SET state = 'sent', deadline = ?3,
+                    unrecognised = CASE WHEN unrecognised = 1 THEN 1 ELSE ?2 END
+                WHERE id = ?1 AND ended_at IS NULL AND coalesce(deadline, ?4) >= ?4";
             let is_unconfirmed = account == AccountStatus::Unconfirmed;
-            match ledger.db.run(sql, params![is_unconfirmed, id.0.as_bytes()])? {
+            let deadline = ledger.deadline(PurchaseState::Sent);
+            let values = params![id.0.as_bytes(), is_unconfirmed, deadline, nanos(ledger.now())];
+            match ledger.db.run(sql, values)? {
                 0 => Err(Unavailable("the purchase is not held".into()).into()),
                 _ => Ok(()),
             }
         };
-        self.run(Durability::OfPurchase(id), mark).await
+        let began = since_boot();
+        self.run(Durability::OfPurchase(id), mark).await?;
+        self.note_sent(id, began);
+        Ok(())
     }
 
     pub(in crate::store) async fn settle(
@@ -131,11 +161,13 @@ impl SqliteStore {
         settlement: Settlement,
     ) -> Result<(), Unavailable> {
         self.inner.gate.check()?;
+        self.note_ended(id);
         let settle = move |ledger: &Ledger| ledger.settle(id, &settlement);
         self.execute(Durability::OfPurchase(id), settle).await
     }
 
     pub(in crate::store) fn settle_later(&self, id: PurchaseId, settlement: Settlement) {
+        self.note_ended(id);
         let settle = move |ledger: &Ledger| ledger.settle(id, &settlement);
         self.notify(Durability::OfPurchase(id), settle);
     }
@@ -247,6 +279,9 @@ impl Ledger {
         send: Option<(SlotId, AccountStatus)>,
     ) -> Result<Result<CreditWatermark, ReserveError>> {
         let now = self.now();
+        if !self.meets(&reservation.requires)? {
+            return Ok(Err(ReserveError::LedgerChanged));
+        }
         // A duplicate is answered whatever is left.
         let expired = match self.find_earlier(reservation, now)? {
             Ok(expired) => expired,
@@ -274,6 +309,19 @@ impl Ledger {
             slots::take(self, slot, now)?;
         }
         Ok(Ok(credit.watermark()))
+    }
+
+    /// Returns whether the ledger still has what a purchase relies on. One in a file loses nothing while it
+    /// is open.
+    fn meets(&self, Precondition { name, earlier }: &Precondition) -> Result<bool> {
+        let Some(present) = self.db.name() else { return Ok(true) };
+        if name.as_ref().is_some_and(|name| *name != present) {
+            return Ok(false);
+        }
+        Ok(match earlier {
+            Some(id) => self.purchase(*id)?.is_some(),
+            None => true,
+        })
     }
 
     /// Returns the limits of all scopes that the purchase counts in, and of absent ones none.
@@ -320,8 +368,8 @@ impl Ledger {
         };
         let insert = "INSERT INTO purchases
             (id, at, day, month, caller, group_name, token, service, model, price_micros, state,
-                unrecognised, key, payload, fingerprint)
-            VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING
+                unrecognised, key, payload, fingerprint, deadline)
+            VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING
             RETURNING number";
         let values = params![
             reservation.id.0.as_bytes(),
@@ -339,6 +387,7 @@ impl Ledger {
             key,
             payload,
             fingerprint,
+            self.deadline(state),
         ];
         let inserted = self.db.first(insert, values, |row| row.get(0))?;
         let Some(number) = inserted else { return Ok(None) };
@@ -391,27 +440,6 @@ impl Ledger {
             self.count_end()?;
         }
         Ok(())
-    }
-
-    /// Ends the purchases that a crash left running: unsent ones are released, sent ones become
-    /// unknown.
-    pub(super) fn recover(&self) -> Result<()> {
-        let running = format!("SELECT id, state, caller, model FROM purchases WHERE {IS_RUNNING}");
-        let read = |row: &Row<'_>| {
-            let texts: (String, String) = (row.get(2)?, row.get(3)?);
-            Ok((column::id(row, 0)?, column::state(row, 1)?, texts))
-        };
-        for (id, state, (caller, model)) in self.db.all(&running, (), read)? {
-            let was_sent = state == PurchaseState::Sent;
-            let settlement = if was_sent { Settlement::Unknown } else { Settlement::Released };
-            let state = state.name();
-            warn!(purchase = %id, caller, model, state, "recovered in-flight purchase after crash");
-            self.settle(id, &settlement)?;
-        }
-        self.write_counters()?;
-        self.credit.set(Credit::default());
-        outbox::recover(self)?;
-        slots::recover(self, self.now())
     }
 
     pub(super) fn needs_sync(&self, id: PurchaseId) -> Result<bool> {

@@ -11,6 +11,7 @@ use super::handle::SqliteStore;
 use super::ledger::Ledger;
 use crate::store::engine::{Engine, Row, Sql, ToSqlValue, params};
 use crate::store::rules::Credit;
+use crate::store::schema::SqlDialect;
 use crate::store::{
     AccountCheck, Budgets, Checkpoint, DedupeKey, Evidence, JobState, LedgerTotals, MissingSpend,
     PurchaseId, PurchaseRecord, Reservation, SETTLES_WITHIN, Service, Settlement, Snapshot,
@@ -76,7 +77,7 @@ impl SqliteStore {
         most: usize,
     ) -> Result<Vec<SpendRow>, Unavailable> {
         let read = move |db: &dyn Engine| {
-            let groups = spend_query(caller.is_some(), &zone);
+            let groups = spend_query(db.dialect(), caller.is_some(), &zone);
             let (since, most) = (nanos(since), column::signed(most));
             let mut values: Vec<&dyn ToSqlValue> = vec![&since, &most];
             values.extend(caller.as_ref().map(|caller| caller as &dyn ToSqlValue));
@@ -101,7 +102,7 @@ impl SqliteStore {
 
 /// Returns the query for one caller (`?3`) or for all of them. The index on callers and times finds
 /// both: one of times alone would be written by each purchase.
-pub(super) fn spend_query(has_caller: bool, zone: &ZoneOffsets) -> String {
+pub(super) fn spend_query(dialect: SqlDialect, has_caller: bool, zone: &ZoneOffsets) -> String {
     let ZoneOffsets { first, changes } = zone;
     let later = changes.iter().rev();
     let case = |(at, seconds): &(Duration, i64)| {
@@ -112,7 +113,12 @@ pub(super) fn spend_query(has_caller: bool, zone: &ZoneOffsets) -> String {
     let which = if has_caller {
         "purchases WHERE caller = ?3 AND"
     } else {
-        "callers CROSS JOIN purchases ON caller = name WHERE"
+        // SQLite joins in this order only if it is told to.
+        match dialect {
+            SqlDialect::Sqlite => "callers CROSS JOIN purchases ON caller = name WHERE",
+            #[cfg(feature = "postgres")]
+            SqlDialect::Postgres => "callers JOIN purchases ON caller = name WHERE",
+        }
     };
     format!(
         "WITH RECURSIVE callers (name) AS (
@@ -129,7 +135,7 @@ pub(super) fn spend_query(has_caller: bool, zone: &ZoneOffsets) -> String {
             group_name
         FROM {which} at >= ?1 AND state <> 'released'
         GROUP BY caller, local_day, service, model, group_name
-        ORDER BY caller, local_day, service, model, group_name LIMIT ?2"
+        ORDER BY caller, local_day, service, model, coalesce(group_name, '') LIMIT ?2"
     )
 }
 

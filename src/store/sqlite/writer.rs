@@ -195,8 +195,16 @@ impl Writer {
         }
     }
 
-    /// Runs all commands in one transaction. If one fails, all are rolled back.
+    /// Runs all commands in one transaction. If one fails, all are rolled back. If the connection has
+    /// ended, they run once more.
     fn commit(&mut self, batch: &mut [Box<dyn WriteCommand>]) -> Result<(), Failure> {
+        match self.try_commit(batch) {
+            Err(Failure { fault: StoreError::Disconnected(_), .. }) => self.try_commit(batch),
+            done => done,
+        }
+    }
+
+    fn try_commit(&mut self, batch: &mut [Box<dyn WriteCommand>]) -> Result<(), Failure> {
         if let Some(why) = &self.broken {
             return Err(StoreError::Permanent(why.clone()).into());
         }
@@ -237,7 +245,9 @@ impl Writer {
     /// Logs the first fault of a kind, until it is over.
     fn log_fault(&mut self, fault: &StoreError) {
         match fault {
-            StoreError::Transient(why) | StoreError::DiskFull(why) => {
+            StoreError::Transient(why)
+            | StoreError::Disconnected(why)
+            | StoreError::DiskFull(why) => {
                 let is_disk_full = matches!(fault, StoreError::DiskFull(_));
                 if is_disk_full {
                     self.gate.is_disk_full.store(true, Ordering::Relaxed);

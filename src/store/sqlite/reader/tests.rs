@@ -5,6 +5,7 @@ use tokio::time::timeout;
 
 use super::*;
 use crate::store::engine::Sql;
+use crate::store::schema::SqlDialect;
 use crate::store::sqlite::reports;
 use crate::store::{Store, ZoneOffsets};
 
@@ -62,7 +63,7 @@ fn reports_of_one_and_of_all_callers_use_an_index() {
     let (_folder, path, _ledger) = ledger();
     let file = Connection::open(path).unwrap();
     for has_caller in [true, false] {
-        let query = reports::spend_query(has_caller, &ZoneOffsets::default());
+        let query = reports::spend_query(SqlDialect::Sqlite, has_caller, &ZoneOffsets::default());
         let query = format!("EXPLAIN QUERY PLAN {query}");
         let mut plan = file.prepare(&query).unwrap();
         let values: &[&dyn ToSql] = if has_caller { &[&1, &5, &"ann"] } else { &[&1, &5] };

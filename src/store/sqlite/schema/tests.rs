@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::*;
 use crate::store::Store;
+use crate::store::schema::newest_version;
 
 #[test]
 fn query_for_running_purchases_reads_only_later_ones() {

@@ -1,0 +1,401 @@
+//! PostgreSQL as the ledger's engine.
+//!
+//! The row of the table `ledger` orders all transactions of all servers: each one locks it. A commit
+//! whose answer is lost is looked up, because each transaction that writes leaves its id in `batches`.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::ops::ControlFlow;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tokio::runtime::Runtime;
+use tokio::time::timeout;
+use tokio_postgres::{Error, SimpleQueryMessage, SimpleQueryRow, Statement};
+use tracing::{error, info};
+use uuid::Uuid;
+
+use super::PostgresTarget;
+use super::clock::LedgerClock;
+use super::column::nanos;
+use super::connect::{PostgresConnection, connect};
+use super::statement::{numbered, types_of, values_of};
+use crate::store::engine::{
+    Begun, Engine, Result, Row, SqlValue, StoreError, ToSqlValue, WriterEngine,
+};
+use crate::store::schema::{MIGRATIONS, SqlDialect};
+use crate::store::sqlite::{CommandGate, new_name};
+use crate::store::{Cause, Deadlines, Reason, Unavailable};
+use crate::sync::{lock, pause};
+
+/// How long an answer may take. The lock of another server may be waited for.
+const PATIENCE: Duration = Duration::from_secs(8);
+const MIN_RECONNECT_DELAY: Duration = Duration::from_millis(50);
+const MAX_RECONNECT_DELAY: Duration = Duration::from_secs(1);
+/// A batch is remembered for this long. No server waits longer for the answer to a commit.
+const BATCH_RETENTION: Duration = Duration::from_secs(86_400);
+/// Old batches are deleted once per this many transactions.
+const BATCHES_PER_PURGE: i64 = 1_024;
+
+/// What only a database has that servers share.
+const OWN_TABLES: &str = "
+    -- One row, which each transaction locks.
+    CREATE TABLE ledger (
+        number  {key} CHECK (number = 1),
+        version {int} NOT NULL,         -- goes up with each transaction that writes
+        schema  {int} NOT NULL,
+        name    {text} NOT NULL         -- public; changes when purchases may have been lost
+    ) {strict};
+    -- The transactions that have been committed.
+    CREATE TABLE batches (
+        id {text} PRIMARY KEY,
+        at {int} NOT NULL
+    ) {strict};
+    CREATE INDEX batches_at ON batches (at);
+    CREATE INDEX purchases_open ON purchases (deadline) WHERE ended_at IS NULL;
+    -- What the account's balance covers: one row.
+    CREATE TABLE credit (
+        number {key} CHECK (number = 1),
+        held   {int} NOT NULL,
+        spent  {int} NOT NULL,
+        balance {int},
+        since  {int},                   -- what had been spent when the balance certainly included it
+        as_of  {int},
+        CHECK ((balance IS NULL) = (since IS NULL) AND (balance IS NULL) = (as_of IS NULL))
+    ) {strict};
+    INSERT INTO credit VALUES (1, 0, 0);
+";
+/// In two statements: the second one's time is after the wait for the lock.
+const LOCK: &str = "BEGIN; SELECT version, name FROM ledger FOR UPDATE;
+    SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint * 1000";
+
+pub(in crate::store) struct PostgresEngine {
+    runtime: Runtime,
+    target: PostgresTarget,
+    clock: Arc<LedgerClock>,
+    gate: CommandGate,
+    session: RefCell<Option<Session>>,
+    /// The connection has failed, or a transaction is open on it that nobody needs.
+    is_lost: Cell<bool>,
+    is_open: Cell<bool>,
+    has_written: Cell<bool>,
+    /// The ledger's version after this process's last transaction.
+    version: Cell<i64>,
+    /// The ledger's public name.
+    name: Arc<Mutex<Arc<str>>>,
+}
+
+struct Session {
+    connection: PostgresConnection,
+    statements: RefCell<HashMap<String, Statement>>,
+}
+
+impl PostgresEngine {
+    /// Connects, and makes the tables if there are none.
+    pub(in crate::store) fn open(
+        target: PostgresTarget,
+        clock: Arc<LedgerClock>,
+        name: Arc<Mutex<Arc<str>>>,
+        gate: &CommandGate,
+    ) -> Result<Self, Reason> {
+        let engine = Self {
+            runtime: tokio::runtime::Builder::new_current_thread().enable_all().build()?,
+            target,
+            clock,
+            gate: gate.clone(),
+            session: RefCell::default(),
+            is_lost: Cell::default(),
+            is_open: Cell::default(),
+            has_written: Cell::default(),
+            version: Cell::default(),
+            name,
+        };
+        engine.connect()?;
+        engine.migrate()?;
+        Ok(engine)
+    }
+
+    fn migrate(&self) -> Result<(), Reason> {
+        let find = "SELECT to_regclass('ledger') IS NOT NULL";
+        let found = self.simple(find).map_err(|fault| fault.unavailable().0)?;
+        if found.first().is_some_and(|row| row.get(0) == Some("t")) {
+            return Ok(());
+        }
+        let tables = [MIGRATIONS, &[OWN_TABLES]].concat().concat();
+        let (tables, newest) = (SqlDialect::Postgres.fill_in(&tables), MIGRATIONS.len());
+        let name = new_name(Duration::ZERO);
+        let make = format!(
+            "BEGIN; SELECT pg_advisory_xact_lock(7521); {tables};
+            INSERT INTO ledger VALUES (1, 1, {newest}, '{name}'); COMMIT"
+        );
+        self.simple(&make).map_err(|fault| fault.unavailable().0)?;
+        Ok(())
+    }
+
+    /// Connects again if the connection was lost.
+    fn connect(&self) -> Result<(), Reason> {
+        let is_closed =
+            self.session.borrow().as_ref().is_none_or(|session| session.connection.is_closed());
+        if !is_closed && !self.is_lost.get() {
+            return Ok(());
+        }
+        self.session.take();
+        let connected = self.runtime.block_on(connect(&self.target));
+        self.gate.note_outage(connected.as_ref().err());
+        let session = Session { connection: connected?, statements: RefCell::default() };
+        *self.session.borrow_mut() = Some(session);
+        self.is_lost.set(false);
+        self.is_open.set(false);
+        Ok(())
+    }
+
+    /// Waits for an answer of the database.
+    fn wait<T>(&self, work: impl Future<Output = Result<T, Error>>) -> Result<T> {
+        let patience = PATIENCE.max(self.target.min_patience);
+        let answered = self.runtime.block_on(async { timeout(patience, work).await });
+        let answered = answered
+            .map_err(|_elapsed| Reason::new(Cause::Unreachable, "the database does not answer"));
+        let (reason, is_refused) = match answered {
+            Ok(Ok(answer)) => return Ok(answer),
+            Ok(Err(error)) => {
+                let is_refused = error.as_db_error().is_some();
+                (Reason::from(error), is_refused)
+            }
+            Err(reason) => (reason, false),
+        };
+        let why = Unavailable(reason);
+        Err(if why.0.cause == Cause::Unreachable {
+            self.is_lost.set(true);
+            StoreError::Disconnected(why)
+        } else if is_refused && why.0.cause == Cause::DiskFull {
+            StoreError::DiskFull(why)
+        } else {
+            StoreError::Transient(why)
+        })
+    }
+
+    /// Runs statements without values, and returns the rows of all of them.
+    fn simple(&self, sql: &str) -> Result<Vec<SimpleQueryRow>> {
+        let session = self.session.borrow();
+        let client = &session.as_ref().ok_or_else(lost)?.connection.client;
+        let answers = self.wait(client.simple_query(sql))?;
+        Ok(answers
+            .into_iter()
+            .filter_map(
+                |answer| {
+                    if let SimpleQueryMessage::Row(row) = answer { Some(row) } else { None }
+                },
+            )
+            .collect())
+    }
+
+    /// Prepares a statement once, with the types of its first values.
+    fn prepared(&self, sql: &str, values: &[SqlValue<'_>]) -> Result<Statement> {
+        let session = self.session.borrow();
+        let session = session.as_ref().ok_or_else(lost)?;
+        let known = session.statements.borrow().get(sql).cloned();
+        let statement = match known {
+            Some(statement) => statement,
+            None => {
+                let (text, types) = (numbered(sql), types_of(values));
+                let made = session.connection.client.prepare_typed(&text, &types);
+                let statement = self.wait(made)?;
+                session.statements.borrow_mut().insert(sql.to_owned(), statement.clone());
+                statement
+            }
+        };
+        let (given, expected) = (values.len(), statement.params().len());
+        if given != expected {
+            let why = format!("{given} values were given to a statement with {expected}");
+            return Err(Unavailable(why.into()).into());
+        }
+        Ok(statement)
+    }
+
+    /// Locks the ledger. Returns its version, its name, and the time.
+    fn lock(&self) -> Result<(i64, Arc<str>, i64)> {
+        self.is_open.set(true);
+        let rows = self.simple(LOCK)?;
+        let cell = |row: usize, column| rows.get(row).and_then(|row| row.get(column));
+        let number = |text: Option<&str>| text.and_then(|text| text.parse().ok());
+        let read = number(cell(0, 0)).zip(cell(0, 1)).zip(number(cell(1, 0)));
+        let ((version, name), now) =
+            read.ok_or_else(|| Unavailable("the table `ledger` is empty".into()))?;
+        Ok((version, name.into(), now))
+    }
+
+    /// Renames a ledger that has forgotten transactions, unless another server has.
+    fn notice_loss(&self, version: i64, name: &mut Arc<str>, now: i64) -> Result<i64> {
+        if version >= self.version.get() || *name != *lock(&self.name) {
+            return Ok(version);
+        }
+        let (renamed, next) =
+            (new_name(Duration::from_nanos(now.unsigned_abs())), self.version.get() + 1);
+        error!("ledger database lost commits; ledger renamed");
+        self.simple(&format!(
+            "UPDATE ledger SET name = '{renamed}', version = {next}; COMMIT; {LOCK}"
+        ))?;
+        *name = renamed;
+        Ok(next)
+    }
+
+    /// Finds out, however long it takes, whether a transaction was committed.
+    fn resolve(&self, id: &str, why: &StoreError) -> Result<bool> {
+        let mut delay = MIN_RECONNECT_DELAY;
+        loop {
+            let found =
+                self.connect().map_err(|reason| Unavailable(reason).into()).and_then(|()| {
+                    // Whoever sent it may still be waiting for its end: the lock comes after it.
+                    self.lock()?;
+                    self.simple(&format!("SELECT 1 FROM batches WHERE id = '{id}'"))
+                });
+            if let Ok(rows) = found {
+                self.roll_back()?;
+                info!(is_committed = !rows.is_empty(), "lost commit looked up");
+                return Ok(!rows.is_empty());
+            }
+            self.is_lost.set(true);
+            if self.gate.stop.load(Ordering::Relaxed) {
+                return Err(StoreError::Transient(why.unavailable()));
+            }
+            pause(delay);
+            delay = (delay * 2).min(MAX_RECONNECT_DELAY);
+        }
+    }
+}
+
+fn lost() -> StoreError {
+    let why = Reason::new(Cause::Unreachable, "the connection to the database was lost");
+    StoreError::Disconnected(Unavailable(why))
+}
+
+impl Engine for PostgresEngine {
+    fn dialect(&self) -> SqlDialect {
+        SqlDialect::Postgres
+    }
+
+    fn execute(&self, sql: &str, values: &[&dyn ToSqlValue]) -> Result<usize> {
+        let values: Vec<_> = values.iter().map(|value| value.to_sql_value()).collect();
+        let statement = self.prepared(sql, &values)?;
+        let session = self.session.borrow();
+        let client = &session.as_ref().ok_or_else(lost)?.connection.client;
+        let changed = self.wait(client.execute(&statement, &values_of(&values)))?;
+        if changed > 0 {
+            self.has_written.set(true);
+        }
+        Ok(usize::try_from(changed).unwrap_or(usize::MAX))
+    }
+
+    fn query(
+        &self,
+        sql: &str,
+        values: &[&dyn ToSqlValue],
+        read: &mut dyn FnMut(&Row<'_>) -> Result<ControlFlow<()>>,
+    ) -> Result<()> {
+        let values: Vec<_> = values.iter().map(|value| value.to_sql_value()).collect();
+        let statement = self.prepared(sql, &values)?;
+        let session = self.session.borrow();
+        let client = &session.as_ref().ok_or_else(lost)?.connection.client;
+        let rows = self.wait(client.query(&statement, &values_of(&values)))?;
+        drop(session);
+        let reads = ["SELECT", "WITH"].iter().any(|word| sql.trim_start().starts_with(word));
+        if !reads && !rows.is_empty() {
+            self.has_written.set(true);
+        }
+        for row in &rows {
+            if read(&Row(row))?.is_break() {
+                break;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl WriterEngine for PostgresEngine {
+    fn deadlines(&self) -> Option<Deadlines> {
+        Some(self.target.deadlines)
+    }
+
+    fn name(&self) -> Option<Arc<str>> {
+        Some(Arc::clone(&lock(&self.name)))
+    }
+
+    fn chooses_durability(&self) -> bool {
+        false
+    }
+
+    fn begin(&self, _: bool) -> Result<Begun> {
+        self.connect().map_err(Unavailable)?;
+        self.has_written.set(false);
+        let (version, mut name, now) = self.lock()?;
+        let version = self.notice_loss(version, &mut name, now)?;
+        self.clock.note(now);
+        *lock(&self.name) = name;
+        let has_changed = self.version.replace(version) != version;
+        Ok(Begun { has_changed, now: self.clock.now() })
+    }
+
+    fn commit(&self, _: Option<i64>) -> Result<bool> {
+        if !self.has_written.get() {
+            // Nothing depends on its answer.
+            self.roll_back()?;
+            return Ok(false);
+        }
+        let (id, next, now) =
+            (Uuid::now_v7().simple(), self.version.get() + 1, nanos(self.clock.now()));
+        let purge = if next % BATCHES_PER_PURGE == 0 {
+            let before = now.saturating_sub(nanos(BATCH_RETENTION));
+            format!("DELETE FROM batches WHERE at < {before};")
+        } else {
+            String::new()
+        };
+        let sent = self.simple(&format!(
+            "UPDATE ledger SET version = {next}; INSERT INTO batches VALUES ('{id}', {now}); {purge} COMMIT"
+        ));
+        match sent {
+            Ok(_) => {}
+            Err(why @ StoreError::Disconnected(_)) => {
+                if !self.resolve(&id.to_string(), &why)? {
+                    return Err(why);
+                }
+            }
+            Err(refused) => return Err(refused),
+        }
+        self.is_open.set(false);
+        self.version.set(next);
+        Ok(true)
+    }
+
+    fn roll_back(&self) -> Result<()> {
+        if self.is_open.replace(false) && !self.is_lost.get() {
+            // A connection that has ended has rolled it back.
+            let done = self.simple("ROLLBACK").map(drop);
+            return done.or_else(|fault| if self.is_lost.get() { Ok(()) } else { Err(fault) });
+        }
+        Ok(())
+    }
+
+    fn ensure_own(&self) -> Result<()> {
+        Ok(())
+    }
+
+    /// Connects again, so that the end of an outage is noticed.
+    fn maintain(&self) {
+        if !self.gate.is_reached() {
+            self.connect().ok();
+        }
+    }
+
+    fn fail(&self) {}
+
+    fn stop(&self) -> bool {
+        true
+    }
+
+    fn close(self: Box<Self>, _: bool, _: bool) {
+        if let Some(session) = self.session.take() {
+            self.runtime.block_on(session.connection.close());
+        }
+    }
+}
