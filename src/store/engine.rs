@@ -34,12 +34,17 @@ pub(super) struct Begun {
     pub(super) has_changed: bool,
     /// The ledger's time.
     pub(super) now: Duration,
+    /// Whether the ledger's clock was set ahead since the last transaction of this process.
+    pub(super) has_jumped: bool,
 }
 
 /// The connection of the writer. Its transactions exclude every other writer.
 pub(super) trait WriterEngine: Any + Engine + Send {
     /// Returns how long purchases may run, if another server may end them.
     fn deadlines(&self) -> Option<Deadlines>;
+
+    /// Returns the period of the rate limit, if settings fix it, else zero.
+    fn least_period(&self) -> Duration;
 
     /// Returns the ledger's public name, if it may change while the ledger is open.
     fn name(&self) -> Option<Arc<str>>;

@@ -13,7 +13,8 @@ use super::postgres::{Fleet, PostgresStore, PostgresTarget};
 use super::sqlite::SqliteStore;
 use super::{
     Backup, Clock, InstanceCounts, LockHolder, MoneyKind, OpenError, Opening, PurchaseId, Reason,
-    Reservation, ReserveError, Settlement, SlotId, StoreCapacity, Unavailable,
+    Reservation, ReserveError, Settlement, SlotAnswer, SlotId, StoreCapacity, Unavailable,
+    WantedSlot,
 };
 use crate::metrics::{Histogram, SharedLedgerMetrics};
 
@@ -196,6 +197,23 @@ impl Store {
         clock: Option<Clock>,
     ) -> Result<Self, OpenError> {
         SqliteStore::open_database(target, clock).await.map(Self::from).map_err(OpenError::Unusable)
+    }
+
+    /// Takes a slot of all servers, if one is free under this limit.
+    #[doc(hidden)]
+    pub async fn take_free_slot(&self, slot: WantedSlot) -> Result<SlotAnswer, Unavailable> {
+        match &self.backend {
+            Backend::Sqlite(store) => store.take_free_slot(slot).await,
+            Backend::Postgres(_) => Err(Unavailable("it grants slots in turn".into())),
+        }
+    }
+
+    /// Has no server take a slot for a while.
+    #[doc(hidden)]
+    pub fn block_slots(&self, wait: Duration) {
+        if let Backend::Sqlite(store) = &self.backend {
+            store.block_slots(wait);
+        }
     }
 
     /// Opens a shared store whose time the test sets.

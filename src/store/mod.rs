@@ -51,8 +51,8 @@ pub use model::{
     DedupeKey, Digest, DuplicateCheck, EarlierReply, Evidence, ExistingPurchase, Held,
     InstanceCounts, Job, JobState, KeptReply, KeyId, LedgerTotals, MissingSpend, MoneyKind,
     Precondition, PurchaseId, PurchaseRecord, PurchaseState, RemainingCredit, Reservation,
-    ReserveError, SETTLES_WITHIN, Service, Settlement, SlotId, SlotLimit, SlotRate, Snapshot,
-    SpendRow, StatusUpdate, StoreCapacity, WantedSlot, ZoneOffsets,
+    ReserveError, SETTLES_WITHIN, Service, Settlement, SlotAnswer, SlotId, SlotLimit, SlotRate,
+    Snapshot, SpendRow, StatusUpdate, StoreCapacity, WantedSlot, ZoneOffsets,
 };
 pub use outbox::{Alert, OutboxEvent, Subscription, WebhookId};
 pub use reason::{Cause, Reason};

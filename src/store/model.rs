@@ -430,6 +430,16 @@ pub struct WantedSlot {
     pub limit: SlotLimit,
 }
 
+/// What the ledger says to a request for a slot of all servers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SlotAnswer {
+    pub is_taken: bool,
+    /// When the next slot comes free by itself; `None` while no taken slot has a reply.
+    pub next_free_in: Option<Duration>,
+    /// The limit that the gateway reported last, to any server.
+    pub reported: Option<AccountLimit>,
+}
+
 /// The account's rate limit as the gateway reports it (contract 2.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase")]

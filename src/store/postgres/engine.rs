@@ -13,7 +13,7 @@ use std::time::Duration;
 use tokio::runtime::Runtime;
 use tokio::time::timeout;
 use tokio_postgres::{Error, SimpleQueryMessage, SimpleQueryRow, Statement};
-use tracing::{error, info};
+use tracing::{error, info, warn};
 use uuid::Uuid;
 
 use super::PostgresTarget;
@@ -21,6 +21,7 @@ use super::clock::LedgerClock;
 use super::column::nanos;
 use super::connect::{PostgresConnection, connect};
 use super::statement::{numbered, types_of, values_of};
+use crate::clock::since_boot;
 use crate::store::engine::{
     Begun, Engine, Result, Row, SqlValue, StoreError, ToSqlValue, WriterEngine,
 };
@@ -38,6 +39,9 @@ const BATCH_RETENTION: Duration = Duration::from_secs(86_400);
 /// Old batches are deleted once per this many transactions.
 const BATCHES_PER_PURGE: i64 = 1_024;
 
+/// Clocks run at different speeds.
+const MAX_CLOCK_DEVIATION: i64 = 500_000_000;
+
 /// What only a database has that servers share.
 const OWN_TABLES: &str = "
     -- One row, which each transaction locks.
@@ -45,7 +49,8 @@ const OWN_TABLES: &str = "
         number  {key} CHECK (number = 1),
         version {int} NOT NULL,         -- goes up with each transaction that writes
         schema  {int} NOT NULL,
-        name    {text} NOT NULL         -- public; changes when purchases may have been lost
+        name    {text} NOT NULL,        -- public; changes when purchases may have been lost
+        blocked_until {int} NOT NULL    -- no slot of the rate limit is free before
     ) {strict};
     -- The transactions that have been committed.
     CREATE TABLE batches (
@@ -53,6 +58,7 @@ const OWN_TABLES: &str = "
         at {int} NOT NULL
     ) {strict};
     CREATE INDEX batches_at ON batches (at);
+    CREATE INDEX slots_replied ON slots (replied);
     CREATE INDEX purchases_open ON purchases (deadline) WHERE ended_at IS NULL;
     -- What the account's balance covers: one row.
     CREATE TABLE credit (
@@ -82,6 +88,8 @@ pub(in crate::store) struct PostgresEngine {
     has_written: Cell<bool>,
     /// The ledger's version after this process's last transaction.
     version: Cell<i64>,
+    /// The database's clock as it was read last, and the time since boot before it was asked.
+    last_reading: Cell<Option<(i64, Duration)>>,
     /// The ledger's public name.
     name: Arc<Mutex<Arc<str>>>,
 }
@@ -109,6 +117,7 @@ impl PostgresEngine {
             is_open: Cell::default(),
             has_written: Cell::default(),
             version: Cell::default(),
+            last_reading: Cell::default(),
             name,
         };
         engine.connect()?;
@@ -127,7 +136,7 @@ impl PostgresEngine {
         let name = new_name(Duration::ZERO);
         let make = format!(
             "BEGIN; SELECT pg_advisory_xact_lock(7521); {tables};
-            INSERT INTO ledger VALUES (1, 1, {newest}, '{name}'); COMMIT"
+            INSERT INTO ledger VALUES (1, 1, {newest}, '{name}', 0); COMMIT"
         );
         self.simple(&make).map_err(|fault| fault.unavailable().0)?;
         Ok(())
@@ -240,6 +249,19 @@ impl PostgresEngine {
         Ok(next)
     }
 
+    /// Takes in the database's clock. Returns whether it is further ahead than the time that has passed:
+    /// a slow answer looks like a jump back.
+    fn has_jumped(&self, asked: Duration, now: i64) -> bool {
+        let last = self.last_reading.replace(Some((now, asked)));
+        let Some((before, asked_before)) = last else { return false };
+        let passed = nanos(since_boot().saturating_sub(asked_before));
+        let has_jumped = now.saturating_sub(before) > passed.saturating_add(MAX_CLOCK_DEVIATION);
+        if has_jumped {
+            warn!("database clock jumped ahead; rate limit slots kept");
+        }
+        has_jumped
+    }
+
     /// Finds out, however long it takes, whether a transaction was committed.
     fn resolve(&self, id: &str, why: &StoreError) -> Result<bool> {
         let mut delay = MIN_RECONNECT_DELAY;
@@ -317,6 +339,10 @@ impl WriterEngine for PostgresEngine {
         Some(self.target.deadlines)
     }
 
+    fn least_period(&self) -> Duration {
+        self.target.rate_period.unwrap_or_default()
+    }
+
     fn name(&self) -> Option<Arc<str>> {
         Some(Arc::clone(&lock(&self.name)))
     }
@@ -328,12 +354,14 @@ impl WriterEngine for PostgresEngine {
     fn begin(&self, _: bool) -> Result<Begun> {
         self.connect().map_err(Unavailable)?;
         self.has_written.set(false);
+        let asked = since_boot();
         let (version, mut name, now) = self.lock()?;
+        let has_jumped = self.has_jumped(asked, now);
         let version = self.notice_loss(version, &mut name, now)?;
         self.clock.note(now);
         *lock(&self.name) = name;
         let has_changed = self.version.replace(version) != version;
-        Ok(Begun { has_changed, now: self.clock.now() })
+        Ok(Begun { has_changed, now: self.clock.now(), has_jumped })
     }
 
     fn commit(&self, _: Option<i64>) -> Result<bool> {

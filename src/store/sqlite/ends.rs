@@ -30,14 +30,16 @@ impl Ledger {
     /// Ends what other servers have left, once a second. Their late outcomes are still recorded.
     pub(super) fn end_overdue(&self) -> Result<()> {
         let now = self.now();
-        if self.db.deadlines().is_none() || now < self.next_sweep.get() {
+        let Some(deadlines) = self.db.deadlines() else { return Ok(()) };
+        if now < self.next_sweep.get() {
             return Ok(());
         }
         self.next_sweep.set(now.saturating_add(SWEEP_INTERVAL));
         let overdue = format!(
             "SELECT {ENDED} FROM purchases WHERE ended_at IS NULL AND deadline < ? ORDER BY deadline LIMIT 100"
         );
-        self.end_those(&overdue, [nanos(now)])
+        self.end_those(&overdue, [nanos(now)])?;
+        slots::end_overdue(self, deadlines.sent)
     }
 
     /// Ends running purchases that nobody answers for: unsent ones are released, sent ones become unknown.

@@ -9,7 +9,7 @@ use tracing::warn;
 use super::limits::KeptLimits;
 use super::replies::Replies;
 use super::spent::{self, Counters, Scope};
-use super::{Result, credit};
+use super::{Result, credit, slots};
 use crate::clock::{self, Date};
 use crate::contract::money::{Period, Usd};
 use crate::store::engine::{Sql, WriterEngine, params};
@@ -137,6 +137,9 @@ impl Ledger {
             if self.db.dialect().is_shared() {
                 self.credit.load(credit::read(&self.db)?);
             }
+        }
+        if begun.has_jumped {
+            slots::block_for_a_period(self)?;
         }
         self.end_overdue()
     }

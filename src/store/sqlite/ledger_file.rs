@@ -6,6 +6,7 @@ use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use std::time::Duration;
 
 use rusqlite::Connection;
 use rusqlite::hooks::Wal;
@@ -158,6 +159,10 @@ impl WriterEngine for LedgerFile {
         None
     }
 
+    fn least_period(&self) -> Duration {
+        Duration::ZERO
+    }
+
     fn name(&self) -> Option<Arc<str>> {
         None
     }
@@ -172,7 +177,7 @@ impl WriterEngine for LedgerFile {
         self.run(begin, ())?;
         let version = self.one("PRAGMA data_version", (), |row| row.get(0))?;
         let has_changed = self.data_version.replace(version) != version;
-        Ok(Begun { has_changed, now: (self.clock)() })
+        Ok(Begun { has_changed, now: (self.clock)(), has_jumped: false })
     }
 
     fn commit(&self, latest_number: Option<i64>) -> Result<bool> {

@@ -23,7 +23,7 @@ use crate::store::rules::{self, ScopeBudget, Today};
 use crate::store::{
     AccountStatus, BudgetScope, CreditWatermark, Deadlines, DedupeKey, Held, KeptReply,
     PeriodSpend, Precondition, PurchaseId, PurchaseState, RemainingCredit, Reservation,
-    ReserveError, ScopeKind, Settlement, SlotId, Unavailable, WantedSlot,
+    ReserveError, ScopeKind, Settlement, Unavailable, WantedSlot,
 };
 use crate::sync::lock;
 
@@ -54,18 +54,15 @@ impl SqliteStore {
         self.check_capacity()?;
         // Nothing of it is copied but numbers and references.
         let (reservation, began, id) = (reservation.clone(), since_boot(), reservation.id);
-        let send = send.map(|(slot, account)| (slot.id, account));
         let reserve = move |ledger: &Ledger| ledger.reserve(&reservation, send);
         let held = self.execute(durability, reserve).await?;
         if matches!(held, Ok(_) | Err(ReserveError::InsufficientCredit)) {
             self.inner.credit_used.store(true, Ordering::Relaxed);
         }
-        held.map(|watermark| {
-            if send.is_some() {
-                self.note_sent(id, began);
-            }
-            Held { watermark, is_sent: send.is_some() }
-        })
+        if held.as_ref().is_ok_and(|held| held.is_sent) {
+            self.note_sent(id, began);
+        }
+        held
     }
 
     /// Notes until when a purchase that was recorded as sent may be sent. `began` is when that was asked.
@@ -276,8 +273,8 @@ impl Ledger {
     pub(super) fn reserve(
         &self,
         reservation: &Reservation,
-        send: Option<(SlotId, AccountStatus)>,
-    ) -> Result<Result<CreditWatermark, ReserveError>> {
+        send: Option<(WantedSlot, AccountStatus)>,
+    ) -> Result<Result<Held, ReserveError>> {
         let now = self.now();
         if !self.meets(&reservation.requires)? {
             return Ok(Err(ReserveError::LedgerChanged));
@@ -298,6 +295,15 @@ impl Ledger {
         if let Some(number) = expired {
             self.clear_dedupe_key(number)?;
         }
+        // The process that has a file alone knows that the slot is free.
+        let send = match send {
+            Some((slot, _))
+                if self.db.dialect().is_shared() && !slots::free(self, slot.limit)?.is_free =>
+            {
+                None
+            }
+            send => send,
+        };
         let inserted = self.insert(reservation, send, (now, today))?;
         let known = || Unavailable("the purchase is already in the ledger".into());
         let purchase = inserted.ok_or_else(known)?;
@@ -306,9 +312,9 @@ impl Ledger {
         self.credit.set(credit);
         self.running.borrow_mut().insert(reservation.id, purchase);
         if let Some((slot, _)) = send {
-            slots::take(self, slot, now)?;
+            slots::take(self, slot.id, now)?;
         }
-        Ok(Ok(credit.watermark()))
+        Ok(Ok(Held { watermark: credit.watermark(), is_sent: send.is_some() }))
     }
 
     /// Returns whether the ledger still has what a purchase relies on. One in a file loses nothing while it
@@ -353,7 +359,7 @@ impl Ledger {
     fn insert(
         &self,
         reservation: &Reservation,
-        send: Option<(SlotId, AccountStatus)>,
+        send: Option<(WantedSlot, AccountStatus)>,
         (now, today): (Duration, Today),
     ) -> Result<Option<Purchase>> {
         let (key, payload, fingerprint) = match &reservation.dedupe_key {

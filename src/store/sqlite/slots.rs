@@ -10,9 +10,13 @@ use super::handle::SqliteStore;
 use super::ledger::Ledger;
 use crate::store::engine::{Row, Sql, params};
 use crate::store::model::SLOT_RETENTION;
-use crate::store::{AccountLimit, SlotId, Unavailable};
+use crate::store::{
+    AccountLimit, SlotAnswer, SlotId, SlotLimit, SlotRate, Unavailable, WantedSlot,
+};
 use crate::sync::lock;
 
+/// The contract's reference payload (2.3).
+const DEFAULT_PERIOD: Duration = Duration::from_secs(60);
 /// Old slots are deleted once per this many new ones.
 const PURGE_INTERVAL: usize = 64;
 /// How many rows are searched for old slots: the first ones, as the table is in the order of requests.
@@ -23,6 +27,25 @@ impl SqliteStore {
         let at = self.now();
         let take = move |ledger: &Ledger| take(ledger, slot, at);
         self.run(Durability::Buffered, take).await
+    }
+
+    pub(in crate::store) async fn take_free_slot(
+        &self,
+        WantedSlot { id, limit }: WantedSlot,
+    ) -> Result<SlotAnswer, Unavailable> {
+        let take = move |ledger: &Ledger| {
+            let free = free(ledger, limit)?;
+            if free.is_free {
+                take(ledger, id, ledger.now())?;
+            }
+            let Free { is_free: is_taken, next_free_in, reported } = free;
+            Ok(SlotAnswer { is_taken, next_free_in, reported })
+        };
+        self.run(Durability::Buffered, take).await
+    }
+
+    pub(in crate::store) fn block_slots(&self, wait: Duration) {
+        self.notify(Durability::Buffered, move |ledger| block(ledger, wait));
     }
 
     pub(in crate::store) fn slot_replied(&self, slot: SlotId) {
@@ -64,6 +87,63 @@ impl SqliteStore {
         })
         .await
     }
+}
+
+/// Whether a slot is free in a ledger that servers share.
+pub(super) struct Free {
+    pub(super) is_free: bool,
+    next_free_in: Option<Duration>,
+    reported: Option<AccountLimit>,
+}
+
+/// Counts the slots that are taken: until one period after their replies, and a thousandth more, as
+/// clocks run at different speeds.
+pub(super) fn free(ledger: &Ledger, limit: SlotLimit) -> Result<Free> {
+    let (now, reported) = (ledger.now(), read_rate_limit(ledger)?);
+    let known = limit.fixed.or(reported.map(|reported| SlotRate {
+        requests: reported.requests,
+        period: Duration::from_secs(reported.window_seconds),
+    }));
+    let SlotRate { requests, period } = known.unwrap_or(limit.assumed);
+    let period = period.min(SLOT_RETENTION);
+    let lifetime = period + period / 1_000;
+    let busy = "SELECT count(*), min(replied), (SELECT blocked_until FROM ledger)
+        FROM slots WHERE replied IS NULL OR replied > ?";
+    let since = [nanos(now.saturating_sub(lifetime))];
+    let (taken, first_reply, blocked_until) = ledger.db.one(busy, since, |row| {
+        let moments = (column::moment_or_none(row, 1)?, column::moment(row, 2)?);
+        Ok((row.get::<u64>(0)?, moments.0, moments.1))
+    })?;
+    let (is_blocked, is_free) = (now < blocked_until, taken < requests);
+    let next = if is_blocked { Some(blocked_until) } else { first_reply.map(|at| at + lifetime) };
+    let next_free_in = next.filter(|_| is_blocked || !is_free);
+    Ok(Free {
+        is_free: is_free && !is_blocked,
+        next_free_in: next_free_in.map(|next| next.saturating_sub(now)),
+        reported,
+    })
+}
+
+/// Has no server take a slot for a while.
+fn block(ledger: &Ledger, wait: Duration) -> Result<()> {
+    let until = nanos(ledger.now().saturating_add(wait.min(SLOT_RETENTION)));
+    ledger.db.run("UPDATE ledger SET blocked_until = ?1 WHERE blocked_until < ?1", [until])?;
+    Ok(())
+}
+
+/// The ledger's clock was set ahead, so replies look older than they are.
+pub(super) fn block_for_a_period(ledger: &Ledger) -> Result<()> {
+    let reported = read_rate_limit(ledger)?;
+    let reported = reported.map(|limit| Duration::from_secs(limit.window_seconds));
+    block(ledger, reported.unwrap_or(DEFAULT_PERIOD).max(ledger.db.least_period()))
+}
+
+/// Ends slots whose servers are gone: no request takes longer.
+pub(super) fn end_overdue(ledger: &Ledger, most: Duration) -> Result<()> {
+    let end = "UPDATE slots SET replied = ?1 WHERE replied IS NULL AND at < ?2";
+    let now = ledger.now();
+    ledger.db.run(end, [nanos(now), nanos(now.saturating_sub(most))])?;
+    Ok(())
 }
 
 pub(super) fn take(ledger: &Ledger, slot: SlotId, at: Duration) -> Result<()> {

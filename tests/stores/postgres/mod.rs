@@ -6,5 +6,6 @@ pub(crate) mod fleet;
 mod free_slots;
 mod instances;
 mod losses;
+mod one_ledger;
 mod timed;
 mod wire;

@@ -20,8 +20,8 @@ use crate::store::sqlite::ledger_file::{
 };
 use crate::store::sqlite::{SqliteStore, schema, slots};
 use crate::store::{
-    AccountLimit, AccountStatus, Budgets, CreditWatermark, DedupeKey, KeptReply, PurchaseId,
-    Reservation, ReserveError, Service, Settlement, SlotId, StoreCapacity,
+    AccountLimit, AccountStatus, Budgets, DedupeKey, Held, KeptReply, PurchaseId, Reservation,
+    ReserveError, Service, Settlement, SlotId, SlotLimit, SlotRate, StoreCapacity, WantedSlot,
 };
 
 const NOW: Duration = Duration::from_secs(1_763_640_000);
@@ -228,7 +228,9 @@ fn chats_write_few_transactions_and_pages_and_allocate_little() {
 fn chat() -> (Box<dyn WriteCommand>, Vec<Box<dyn WriteCommand>>) {
     let (asked, slot) = (reservation(Usd::mills(6)), SlotId::generate());
     let id = asked.id;
-    let send = Some((slot, AccountStatus::Confirmed));
+    let rate = SlotRate { requests: 60, period: Duration::from_secs(60) };
+    let wanted = WantedSlot { id: slot, limit: SlotLimit { fixed: None, assumed: rate } };
+    let send = Some((wanted, AccountStatus::Confirmed));
     let reserve = move |ledger: &Ledger| ledger.reserve(&asked, send);
     let hold = request(Durability::Buffered, reserve).0;
     let reply = KeptReply { status: 200, is_json: true, body: vec![b'x'; 250].into() };
@@ -352,7 +354,7 @@ fn reservation(price: Usd) -> Reservation {
     }
 }
 
-fn reserve(price: Usd) -> (Box<dyn WriteCommand>, Answered<Result<CreditWatermark, ReserveError>>) {
+fn reserve(price: Usd) -> (Box<dyn WriteCommand>, Answered<Result<Held, ReserveError>>) {
     let asked = reservation(price);
     request(Durability::Buffered, move |ledger| ledger.reserve(&asked, None))
 }
