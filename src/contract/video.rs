@@ -49,6 +49,14 @@ struct Cost {
     this_request: String,
 }
 
+/// Guess: the contract does not show the form of request ids (2.5).
+pub const MAX_REQUEST_ID: usize = 128;
+
+/// Whether a job can be asked for by this id: 1 to 128 visible ASCII characters.
+pub fn is_request_id(id: &str) -> bool {
+    (1..=MAX_REQUEST_ID).contains(&id.len()) && id.bytes().all(|byte| byte.is_ascii_graphic())
+}
+
 impl VideoAccepted {
     pub fn read(body: &[u8]) -> Option<Self> {
         let Accepted { request_id, cost, balance } = serde_json::from_slice(body).ok()?;

@@ -34,6 +34,9 @@ pub enum Error {
     /// A chat's 2xx with an object. It counts as charged, and `tollgate reconcile` does not rely on it.
     #[error("the reply has no message.content")]
     NoContent(UnparsableReply),
+    /// A video order's 2xx whose id cannot be asked for. It counts as charged, and the operator keeps it.
+    #[error("the reply's request_id is not 1 to 128 visible ASCII characters")]
+    BadRequestId(UnparsableReply),
     /// A 401. Guess: it is free.
     #[error("the gateway rejected key {}", key + 1)]
     KeyRejected { key: usize },
@@ -64,7 +67,7 @@ impl Error {
             // A 2xx that is no valid reply may come from a middlebox: it proves no charge.
             Self::Lost(_) | Self::Timeout(_) | Self::Status(_) | Self::Encoded | Self::TooLarge(_)
             | Self::Unparsable(..) => (Unknown, true, &GATEWAY_UNREACHABLE, None),
-            Self::NoContent(_) => (Yes, true, &GATEWAY_UNREACHABLE, None),
+            Self::NoContent(_) | Self::BadRequestId(_) => (Yes, true, &GATEWAY_UNREACHABLE, None),
             Self::KeyRejected { .. } | Self::AllKeysRejected => (No, true, &GATEWAY_KEY_REJECTED, None),
             Self::Throttled { retry_after } => (No, true, &GATEWAY_BUSY, Some(retry_after.unwrap_or(DEFAULT_RETRY_AFTER))),
             Self::NoSlot { retry_after } => (No, false, &GATEWAY_BUSY, Some(*retry_after)),
@@ -86,7 +89,10 @@ impl Error {
 
     /// Returns the body of a reply that may have been paid for and cannot be parsed.
     pub fn unparsable_reply(&self) -> Option<&Bytes> {
-        let (Self::Unparsable(_, reply) | Self::TooLarge(reply) | Self::NoContent(reply)) = self
+        let (Self::Unparsable(_, reply)
+        | Self::TooLarge(reply)
+        | Self::NoContent(reply)
+        | Self::BadRequestId(reply)) = self
         else {
             return None;
         };

@@ -9,7 +9,7 @@ use serde::de::IgnoredAny;
 
 use super::{Error, GatewayCall, UnparsableReply};
 use crate::contract::money::Usd;
-use crate::contract::video::VideoAccepted;
+use crate::contract::video::{VideoAccepted, is_request_id};
 use crate::contract::wire::is_chat_reply;
 
 /// A reply that may reach a caller: a success as the contract describes it, or a final refusal.
@@ -68,6 +68,9 @@ impl GatewayReply {
             GatewayCall::Chat(_) => false,
             GatewayCall::Video(_) => {
                 video = VideoAccepted::read(&body);
+                if video.as_ref().is_some_and(|video| !is_request_id(&video.request_id)) {
+                    return Err(Error::BadRequestId(UnparsableReply::from_body(&body)));
+                }
                 video.is_some()
             }
             GatewayCall::VideoStatus { .. } | GatewayCall::Billing => is_object(&body) && is_json(),
@@ -162,6 +165,8 @@ mod tests {
             (video(), r#"{"request_id":"r","cost":{"this_request":"$3.00"}}"#, true),
             (video(), r#"{"request_id":"r","balance":"$1.00","more":[1]}"#, true),
             (video(), r#"{"id":"r"}"#, false),
+            (video(), r#"{"request_id":"r\u0000"}"#, false),
+            (video(), r#"{"request_id":""}"#, false),
             (other(), "[]", true),
             (other(), "7", true),
             (other(), "", false),

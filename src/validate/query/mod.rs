@@ -4,6 +4,7 @@ use jiff::tz::TimeZone;
 use percent_encoding::percent_decode_str;
 
 use super::rule::{Faults, quote};
+use crate::contract::video::{MAX_REQUEST_ID, is_request_id};
 use crate::problem::{FieldError, MALFORMED_REQUEST, Problem};
 
 /// The code and the detail of a fault.
@@ -85,9 +86,6 @@ fn decode(text: &str) -> Option<Vec<u8>> {
     is_valid.then(|| percent_decode_str(&text.replace('+', " ")).collect())
 }
 
-/// Guess: the contract does not show the form of request ids (2.5).
-const MAX_REQUEST_ID: usize = 128;
-
 pub const MAX_JOBS: usize = 50;
 
 const REQUEST_ID: &str = "request_id";
@@ -137,7 +135,7 @@ fn parse_request_id(value: &str) -> Result<Box<str>, InvalidValue> {
             Err(("too_long", format!("expected at most {MAX_REQUEST_ID} characters, not {length}")))
         }
         Some(id) => match String::from_utf8(id) {
-            Ok(id) if id.bytes().all(|byte| byte.is_ascii_graphic()) => Ok(id.into()),
+            Ok(id) if is_request_id(&id) => Ok(id.into()),
             _ => Err(("bad_character", "expected visible ASCII characters only".to_owned())),
         },
     }

@@ -113,6 +113,21 @@ fn chat_without_content_is_charged_on_every_endpoint_and_no_evidence() {
     assert_eq!(states, [(PurchaseState::Charged, true); 2]);
 }
 
+/// PostgreSQL's text has no U+0000, and its indexes take no long keys.
+#[test]
+fn video_with_an_id_that_nobody_can_ask_for_is_charged_and_ends() {
+    for id in ["a\\u0000b", &"f".repeat(8_000), "", "two words"] {
+        let reply = format!(r#"{{"request_id":"{id}","cost":{{"this_request":"$3.00"}}}}"#);
+        let upstream = Upstream::start(move |_| Reply::new(200, reply.as_str()));
+        let gate = Gate::start(&upstream, "");
+        for _replay in 0..2 {
+            let answer = gate.ask("POST", "/api/v1/video", &[("idempotency-key", "k")], VIDEO);
+            assert_told(&answer, (424, "outcome_unknown", "yes"));
+        }
+        assert_eq!(upstream.requests(), 1, "{id}");
+    }
+}
+
 #[test]
 fn unreachable_gateway_states_charged_no() {
     let upstream = Upstream::closed(1, |_| Welcome::Serve, |_| Reply::chat("hi"));
