@@ -21,13 +21,25 @@ const MAX_BALANCE_AGE: Duration = Duration::from_secs(15 * 60);
 /// clock explain no more.
 const MAX_CLOCK_SKEW_DAYS: u64 = 2;
 
-/// Whether a charged purchase's reply and key are no longer kept.
-pub(super) fn is_expired(
+/// How long a key outlives its reply: a clock that is ahead for a moment must not have it bought again.
+pub(super) const KEY_RETENTION: Duration = Duration::from_secs(365 * 86_400);
+
+/// Whether a charged purchase's reply is no longer kept.
+pub(super) fn is_reply_expired(
     state: PurchaseState,
     keep_until: Option<Duration>,
     now: Duration,
 ) -> bool {
     state == PurchaseState::Charged && keep_until.is_none_or(|until| until <= now)
+}
+
+/// Whether a charged purchase gives up its key.
+pub(super) fn is_key_expired(
+    state: PurchaseState,
+    keep_until: Option<Duration>,
+    now: Duration,
+) -> bool {
+    is_reply_expired(state, keep_until, now.saturating_sub(KEY_RETENTION))
 }
 
 /// Returns whether a new purchase with the fingerprint of an ended one is its duplicate, because the

@@ -14,6 +14,9 @@ use tollgate::store::{
 
 use crate::clients::{Asked, Clients, Identity};
 
+/// How long a key outlives its reply.
+const YEAR: Duration = Duration::from_secs(365 * 86_400);
+
 /// A purchase whose price was set aside.
 #[derive(Clone, Debug)]
 pub(crate) struct Entry {
@@ -80,7 +83,8 @@ impl Books {
             return Err(format!("{} is matched by refusals of {since:?}", asked.id));
         }
         for entry in self.entries.values_mut().filter(|entry| entry.identity == wish.identity()) {
-            entry.was_over |= entry.state == PurchaseState::Charged && entry.keep_until <= wall;
+            entry.was_over |=
+                entry.state == PurchaseState::Charged && entry.keep_until + YEAR <= wall;
         }
         let earlier = self.earlier(wish.identity(), wish.claim, duplicate, wall);
         let day = self.today(wall);
@@ -156,7 +160,7 @@ impl Books {
         let is_same = |entry: &Entry| match (claim, entry.state) {
             (_, PurchaseState::Released) => false,
             _ if entry.is_replaced => false,
-            (Asked::Key(_), PurchaseState::Charged) => entry.keep_until > wall,
+            (Asked::Key(_), PurchaseState::Charged) => entry.keep_until + YEAR > wall,
             (_, PurchaseState::Held | PurchaseState::Sent)
             | (Asked::Key(_), PurchaseState::Unknown) => true,
             (Asked::Fingerprint { is_retry }, PurchaseState::Charged | PurchaseState::Unknown) => {

@@ -16,7 +16,7 @@ on_every_backend!(
     quote_finds_a_purchase_with_any_of_its_keys,
     released_purchase_frees_its_key,
     unknown_purchase_keeps_its_key_until_settled,
-    key_is_free_after_its_keep_time,
+    key_outlives_its_reply_by_a_year,
     evicted_reply_leaves_its_key_taken,
     keys_separate_purchases_and_never_match_fingerprints,
     duplicate_joins_a_running_purchase,
@@ -100,10 +100,18 @@ async fn unknown_purchase_keeps_its_key_until_settled(fixture: Fixture) {
     fixture.reserve(&keyed("k", "p")).await.unwrap();
 }
 
-async fn key_is_free_after_its_keep_time(fixture: Fixture) {
+async fn key_outlives_its_reply_by_a_year(fixture: Fixture) {
     fixture.buy(&keyed("k", "p"), "hello").await;
     fixture.pass(24 * HOUR - Duration::from_nanos(1));
-    fixture.known(&keyed("k", "p")).await;
+    assert_ne!(fixture.known(&keyed("k", "p")).await.reply, EarlierReply::NotKept);
+    for time in [Duration::from_nanos(1), 365 * DAY - Duration::from_nanos(1)] {
+        fixture.pass(time);
+        let earlier = fixture.known(&keyed("k", "p")).await;
+        assert_eq!((earlier.state, earlier.reply), (PurchaseState::Charged, EarlierReply::NotKept));
+        let other = fixture.reserve(&keyed("k", "q")).await;
+        assert!(matches!(other, Err(ReserveError::KeyReused)), "{other:?}");
+        bounded(fixture.store.purge_expired()).await.unwrap();
+    }
     fixture.pass(Duration::from_nanos(1));
     fixture.buy(&keyed("k", "q"), "later").await;
     assert_eq!(fixture.replayed(&keyed("k", "q")).await, Some(reply("later")));

@@ -128,7 +128,7 @@ fn verbs() -> impl Strategy<Value = Verb> {
         ),
         1 => Just(Verb::Forget),
         1 => Just(Verb::Restart),
-        3 => prop_oneof![0..40_u64, 0..3_000_000_u64].prop_map(|s| Verb::Pass(SECOND * s as u32)),
+        3 => prop_oneof![0..40_u64, 0..3_000_000_u64, 31_536_000..31_536_200_u64].prop_map(|s| Verb::Pass(SECOND * s as u32)),
         1 => prop_oneof![0..100_u64, 0..200_000_u64].prop_map(|s| Verb::JumpBack(SECOND * s as u32)),
     ]
 }

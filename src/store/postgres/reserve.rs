@@ -23,9 +23,9 @@ use crate::store::{
 };
 use crate::sync::lock;
 
-/// An expired purchase gives up its key.
+/// An expired purchase gives up its key, a year after its reply: see [`rules::KEY_RETENTION`].
 const EXPIRE: &str = "UPDATE purchases SET key = NULL, payload = NULL
-    WHERE key = $1 AND state = 'charged' AND keep_until <= {now}";
+    WHERE key = $1 AND state = 'charged' AND keep_until <= {now} - 31536000000000000";
 
 /// The day never goes back: a clock that does reopens no earlier one. A counted day that is more
 /// than two days ahead of the clock is ignored.
@@ -59,7 +59,7 @@ macro_rules! reserve {
   (SELECT 2, number, id, state, coalesce(cost_micros, price_micros), keep_until,
      payload IS DISTINCT FROM $8::bytea
    FROM purchases, t
-   WHERE cardinality($22::bytea[]) > 0 AND key = ANY($22::bytea[]) AND NOT (state = 'charged' AND keep_until <= t.now)
+   WHERE cardinality($22::bytea[]) > 0 AND key = ANY($22::bytea[]) AND NOT (state = 'charged' AND keep_until <= t.now - 31536000000000000)
    ORDER BY array_position($22::bytea[], key) LIMIT 1)
   UNION ALL
   (SELECT 2, number, id, state, price_micros, keep_until, false
@@ -404,7 +404,7 @@ fn existing(row: &Row) -> Read<ReserveError> {
         return Ok(ReserveError::KeyReused);
     }
     let (now, state) = (column::moment(row, 1)?, column::state(row, 13)?);
-    let is_expired = rules::is_expired(state, column::moment_or_none(row, 15)?, now);
+    let is_expired = rules::is_reply_expired(state, column::moment_or_none(row, 15)?, now);
     let bytes = column::count_or_none(row, 17)?.filter(|_| !is_expired);
     Ok(ReserveError::Duplicate(ExistingPurchase {
         id: column::id(row, 12)?,

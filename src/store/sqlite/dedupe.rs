@@ -137,12 +137,14 @@ struct FoundPurchase {
 impl FoundPurchase {
     fn read(row: &Row<'_>, now: Duration) -> Result<Self> {
         let state = column::state(row, 2)?;
-        let is_expired = rules::is_expired(state, column::moment_or_none(row, 4)?, now);
+        let keep_until = column::moment_or_none(row, 4)?;
+        let is_expired = rules::is_key_expired(state, keep_until, now);
+        let is_reply_expired = rules::is_reply_expired(state, keep_until, now);
         let purchase = ExistingPurchase {
             id: column::id(row, 1)?,
             state,
             cost: column::money(row, 3)?,
-            reply: if is_expired { EarlierReply::NotKept } else { reply(row)? },
+            reply: if is_reply_expired { EarlierReply::NotKept } else { reply(row)? },
         };
         Ok(Self { number: row.get(0)?, purchase, is_expired })
     }
