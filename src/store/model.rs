@@ -316,7 +316,6 @@ pub struct StoreCapacity {
     pub replies: usize,
     pub reply_bytes: usize,
     pub ended_purchases: usize,
-    /// Dedupe keys that wait in memory until they are written to their index.
     /// Pages of 4 KiB in the file; `None` is unlimited.
     pub pages: Option<u32>,
 }

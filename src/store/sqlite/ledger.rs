@@ -9,7 +9,7 @@ use tracing::warn;
 use super::limits::KeptLimits;
 use super::replies::Replies;
 use super::spent::{self, Counters, Scope};
-use super::{Result, credit, slots};
+use super::{Result, credit};
 use crate::clock::{self, Date};
 use crate::contract::money::{Period, Usd};
 use crate::store::engine::{Sql, WriterEngine, params};
@@ -38,6 +38,8 @@ pub(super) struct Ledger {
     pub(super) ended_count: Tracked<usize>,
     pub(super) slots_taken: Cell<usize>,
     pub(super) latest_number: Cell<Option<i64>>,
+    /// The number of the next purchase; `None` until it is read.
+    pub(super) next_number: Cell<Option<i64>>,
     pub(super) has_ended: Cell<bool>,
     pub(super) has_warned_of_day: Cell<bool>,
     /// When purchases past their deadlines are looked for again.
@@ -115,6 +117,7 @@ impl Ledger {
             ended_count: Tracked::default(),
             slots_taken: Cell::default(),
             latest_number: Cell::default(),
+            next_number: Cell::default(),
             has_ended: Cell::default(),
             has_warned_of_day: Cell::new(false),
             next_sweep: Cell::default(),
@@ -134,12 +137,13 @@ impl Ledger {
             self.counters.borrow_mut().forget();
             self.forget_limits();
             self.running.borrow_mut().clear();
+            self.next_number.set(None);
             if self.db.dialect().is_shared() {
                 self.credit.load(credit::read(&self.db)?);
             }
         }
         if begun.has_jumped {
-            slots::block_for_a_period(self)?;
+            self.block_for_a_period()?;
         }
         self.end_overdue()
     }
@@ -193,6 +197,7 @@ impl Ledger {
         self.replies.invalidate();
         self.has_ended.set(false);
         self.latest_number.set(None);
+        self.next_number.set(None);
         self.next_sweep.set(Duration::ZERO);
         self.db.roll_back()
     }
@@ -219,6 +224,7 @@ impl Ledger {
         self.replies.invalidate();
         self.ended_count.set(0);
         self.slots_taken.set(0);
+        self.next_number.set(None);
         Ok(())
     }
 }

@@ -372,12 +372,20 @@ impl Ledger {
             None => (PurchaseState::Held, false),
             Some((_, account)) => (PurchaseState::Sent, account == AccountStatus::Unconfirmed),
         };
+        // To have the database number it would build a temporary table.
+        let number = match self.next_number.get() {
+            Some(number) => number,
+            None => {
+                let next = "SELECT coalesce(max(number), 0) + 1 FROM purchases";
+                self.db.one(next, (), |row| row.get(0))?
+            }
+        };
         let insert = "INSERT INTO purchases
-            (id, at, day, month, caller, group_name, token, service, model, price_micros, state,
+            (number, id, at, day, month, caller, group_name, token, service, model, price_micros, state,
                 unrecognised, key, payload, fingerprint, deadline)
-            VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING
-            RETURNING number";
+            VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING";
         let values = params![
+            number,
             reservation.id.0.as_bytes(),
             nanos(now),
             today.day,
@@ -395,9 +403,11 @@ impl Ledger {
             fingerprint,
             self.deadline(state),
         ];
-        let inserted = self.db.first(insert, values, |row| row.get(0))?;
-        let Some(number) = inserted else { return Ok(None) };
+        if self.db.run(insert, values)? == 0 {
+            return Ok(None);
+        }
         self.latest_number.set(Some(number));
+        self.next_number.set(Some(number + 1));
         if number % ADVANCE_INTERVAL == 0 {
             self.db.run(ADVANCE_ENDED, ())?;
         }

@@ -131,11 +131,13 @@ fn block(ledger: &Ledger, wait: Duration) -> Result<()> {
     Ok(())
 }
 
-/// The ledger's clock was set ahead, so replies look older than they are.
-pub(super) fn block_for_a_period(ledger: &Ledger) -> Result<()> {
-    let reported = read_rate_limit(ledger)?;
-    let reported = reported.map(|limit| Duration::from_secs(limit.window_seconds));
-    block(ledger, reported.unwrap_or(DEFAULT_PERIOD).max(ledger.db.least_period()))
+impl Ledger {
+    /// The ledger's clock was set ahead, so replies look older than they are.
+    pub(super) fn block_for_a_period(&self) -> Result<()> {
+        let reported = read_rate_limit(self)?;
+        let reported = reported.map(|limit| Duration::from_secs(limit.window_seconds));
+        block(self, reported.unwrap_or(DEFAULT_PERIOD).max(self.db.least_period()))
+    }
 }
 
 /// Ends slots whose servers are gone: no request takes longer.
