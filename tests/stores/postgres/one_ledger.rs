@@ -127,6 +127,22 @@ async fn purchases_of_a_server_that_is_gone_end_after_their_deadlines() {
     bounded(fixture.store.reserve(&ann("held"))).await.expect("its key is free");
 }
 
+/// Others may end it at any moment, so nothing is sent for it.
+#[tokio::test]
+async fn hold_past_its_deadline_is_not_sent_although_nobody_has_ended_it() {
+    let fixture = Fixture::in_database().await;
+    let slow = hasty(&fixture).await;
+    let held = ann("held");
+    bounded(slow.reserve(&held)).await.expect("held");
+    fixture.pass(10 * SECOND);
+    // It looks for what is overdue once a second, and has just done so.
+    bounded(slow.current_spend(tollgate::store::BudgetScope::Total)).await.expect("counted");
+    fixture.pass(Duration::from_millis(500));
+    let late = bounded(slow.mark_sent(held.id, AccountStatus::Confirmed)).await;
+    assert!(late.is_err(), "its deadline is over");
+    assert_eq!(fixture.database().sql("SELECT state FROM purchases"), "held");
+}
+
 #[tokio::test]
 async fn servers_never_exceed_the_rate_limit_together() {
     let fixture = Fixture::in_database().await;
