@@ -102,6 +102,7 @@ pub(super) enum StoreError {
     /// Rolled back. The next transaction may succeed: a lock was held too long.
     Transient(Unavailable),
     /// Rolled back, because the connection has ended. The same transaction may succeed on another one.
+    #[cfg_attr(not(feature = "postgres"), expect(dead_code, reason = "a file has no connection"))]
     Disconnected(Unavailable),
     /// Rolled back for lack of space. A smaller transaction may succeed.
     DiskFull(Unavailable),

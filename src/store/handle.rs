@@ -199,23 +199,6 @@ impl Store {
         SqliteStore::open_database(target, clock).await.map(Self::from).map_err(OpenError::Unusable)
     }
 
-    /// Takes a slot of all servers, if one is free under this limit.
-    #[doc(hidden)]
-    pub async fn take_free_slot(&self, slot: WantedSlot) -> Result<SlotAnswer, Unavailable> {
-        match &self.backend {
-            Backend::Sqlite(store) => store.take_free_slot(slot).await,
-            Backend::Postgres(_) => Err(Unavailable("it grants slots in turn".into())),
-        }
-    }
-
-    /// Has no server take a slot for a while.
-    #[doc(hidden)]
-    pub fn block_slots(&self, wait: Duration) {
-        if let Backend::Sqlite(store) = &self.backend {
-            store.block_slots(wait);
-        }
-    }
-
     /// Opens a shared store whose time the test sets.
     #[doc(hidden)]
     pub async fn open_postgres_at(target: PostgresTarget, clock: Clock) -> Result<Self, OpenError> {
@@ -332,6 +315,26 @@ impl Store {
     /// operations fail. Blocks until it is done.
     pub fn close(&self) {
         on_backend!(self, store => store.close());
+    }
+
+    /// Takes a slot of all servers, if one is free under this limit.
+    #[doc(hidden)]
+    pub async fn take_free_slot(&self, slot: WantedSlot) -> Result<SlotAnswer, Unavailable> {
+        match &self.backend {
+            Backend::Sqlite(store) => store.take_free_slot(slot).await,
+            #[cfg(feature = "postgres")]
+            Backend::Postgres(_) => Err(Unavailable("it grants slots in turn".into())),
+        }
+    }
+
+    /// Has no server take a slot for a while.
+    #[doc(hidden)]
+    pub fn block_slots(&self, wait: Duration) {
+        match &self.backend {
+            Backend::Sqlite(store) => store.block_slots(wait),
+            #[cfg(feature = "postgres")]
+            Backend::Postgres(_) => {}
+        }
     }
 
     pub(super) fn sqlite(&self) -> Option<&SqliteStore> {

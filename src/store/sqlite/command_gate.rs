@@ -57,10 +57,12 @@ impl CommandGate {
         lock(&self.outage).clone().map_or(Ok(()), |reason| Err(Unavailable(reason)))
     }
 
+    #[cfg(feature = "postgres")]
     pub(in crate::store) fn is_reached(&self) -> bool {
         lock(&self.outage).is_none()
     }
 
+    #[cfg(feature = "postgres")]
     /// Notes an outage of the database, or its end, and logs the first note of each.
     pub(in crate::store) fn note_outage(&self, outage: Option<&Reason>) {
         let mut known = lock(&self.outage);

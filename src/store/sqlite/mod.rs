@@ -49,8 +49,10 @@ use std::path::Path;
 use std::sync::Arc;
 
 pub use backup::Backup;
+#[cfg(feature = "postgres")]
 pub(super) use command_gate::CommandGate;
 pub(super) use handle::SqliteStore;
+#[cfg(feature = "postgres")]
 pub(super) use identity::new_name;
 pub use lock::host_name;
 pub use open::Opening;

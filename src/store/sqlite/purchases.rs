@@ -295,13 +295,8 @@ impl Ledger {
         if let Some(number) = expired {
             self.clear_dedupe_key(number)?;
         }
-        // The process that has a file alone knows that the slot is free.
         let send = match send {
-            Some((slot, _))
-                if self.db.dialect().is_shared() && !slots::free(self, slot.limit)?.is_free =>
-            {
-                None
-            }
+            Some((slot, _)) if !slots::free(self, slot.limit)?.is_free => None,
             send => send,
         };
         let inserted = self.insert(reservation, send, (now, today))?;

@@ -96,9 +96,12 @@ pub(super) struct Free {
     reported: Option<AccountLimit>,
 }
 
-/// Counts the slots that are taken: until one period after their replies, and a thousandth more, as
+/// The process that has a file alone counts its slots itself. Else counts the slots that are taken: until one period after their replies, and a thousandth more, as
 /// clocks run at different speeds.
 pub(super) fn free(ledger: &Ledger, limit: SlotLimit) -> Result<Free> {
+    if !ledger.db.dialect().is_shared() {
+        return Ok(Free { is_free: true, next_free_in: None, reported: None });
+    }
     let (now, reported) = (ledger.now(), read_rate_limit(ledger)?);
     let known = limit.fixed.or(reported.map(|reported| SlotRate {
         requests: reported.requests,
@@ -126,6 +129,9 @@ pub(super) fn free(ledger: &Ledger, limit: SlotLimit) -> Result<Free> {
 
 /// Has no server take a slot for a while.
 fn block(ledger: &Ledger, wait: Duration) -> Result<()> {
+    if !ledger.db.dialect().is_shared() {
+        return Ok(());
+    }
     let until = nanos(ledger.now().saturating_add(wait.min(SLOT_RETENTION)));
     ledger.db.run("UPDATE ledger SET blocked_until = ?1 WHERE blocked_until < ?1", [until])?;
     Ok(())
