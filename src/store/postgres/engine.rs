@@ -48,6 +48,7 @@ const OWN_TABLES: &str = "
     CREATE TABLE ledger (
         number  {key} CHECK (number = 1),
         version {int} NOT NULL,         -- goes up with each transaction that writes
+        batch   {text} NOT NULL,        -- the id of the last of them
         schema  {int} NOT NULL,
         name    {text} NOT NULL,        -- public; changes when purchases may have been lost
         blocked_until {int} NOT NULL    -- no slot of the rate limit is free before
@@ -72,9 +73,21 @@ const OWN_TABLES: &str = "
     ) {strict};
     INSERT INTO credit VALUES (1, 0, 0);
 ";
-/// In two statements: the second one's time is after the wait for the lock.
-const LOCK: &str = "BEGIN; SELECT version, name FROM ledger FOR UPDATE;
+/// The time is read by a statement of its own, after the wait for the lock.
+const LOCK: &str = "BEGIN; SELECT version, batch, name FROM ledger FOR UPDATE;
     SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint * 1000";
+
+/// What the ledger's row and the database's clock say at the begin of a transaction.
+#[derive(Clone, Debug, Default)]
+struct Locked {
+    version: i64,
+    batch: String,
+    name: Arc<str>,
+    now: i64,
+    /// Whether the database has the last transaction that this process knows.
+    has_known: bool,
+    asked: Duration,
+}
 
 pub(in crate::store) struct PostgresEngine {
     runtime: Runtime,
@@ -86,8 +99,10 @@ pub(in crate::store) struct PostgresEngine {
     is_lost: Cell<bool>,
     is_open: Cell<bool>,
     has_written: Cell<bool>,
-    /// The ledger's version after this process's last transaction.
-    version: Cell<i64>,
+    /// How this transaction began.
+    locked: RefCell<Locked>,
+    /// The last transaction that this process knows, by its id.
+    known_batch: RefCell<String>,
     /// The database's clock as it was read last, and the time since boot before it was asked.
     last_reading: Cell<Option<(i64, Duration)>>,
     /// The ledger's public name.
@@ -116,7 +131,8 @@ impl PostgresEngine {
             is_lost: Cell::default(),
             is_open: Cell::default(),
             has_written: Cell::default(),
-            version: Cell::default(),
+            locked: RefCell::default(),
+            known_batch: RefCell::default(),
             last_reading: Cell::default(),
             name,
         };
@@ -126,9 +142,7 @@ impl PostgresEngine {
     }
 
     fn migrate(&self) -> Result<(), Reason> {
-        let find = "SELECT to_regclass('ledger') IS NOT NULL";
-        let found = self.simple(find).map_err(|fault| fault.unavailable().0)?;
-        if found.first().is_some_and(|row| row.get(0) == Some("t")) {
+        if self.has_tables()? {
             return Ok(());
         }
         let tables = [MIGRATIONS, &[OWN_TABLES]].concat().concat();
@@ -136,10 +150,22 @@ impl PostgresEngine {
         let name = new_name(Duration::ZERO);
         let make = format!(
             "BEGIN; SELECT pg_advisory_xact_lock(7521); {tables};
-            INSERT INTO ledger VALUES (1, 1, {newest}, '{name}', 0); COMMIT"
+            INSERT INTO ledger VALUES (1, 1, '', {newest}, '{name}', 0); COMMIT"
         );
-        self.simple(&make).map_err(|fault| fault.unavailable().0)?;
-        Ok(())
+        let made = self.simple(&make);
+        self.is_open.set(made.is_err());
+        self.roll_back().map_err(|fault| fault.unavailable().0)?;
+        match made {
+            // Another server was first.
+            Err(_) if self.has_tables()? => Ok(()),
+            made => made.map(drop).map_err(|fault| fault.unavailable().0),
+        }
+    }
+
+    fn has_tables(&self) -> Result<bool, Reason> {
+        let find = "SELECT to_regclass('ledger') IS NOT NULL";
+        let found = self.simple(find).map_err(|fault| fault.unavailable().0)?;
+        Ok(found.first().is_some_and(|row| row.get(0) == Some("t")))
     }
 
     /// Connects again if the connection was lost.
@@ -222,44 +248,57 @@ impl PostgresEngine {
         Ok(statement)
     }
 
-    /// Locks the ledger. Returns its version, its name, and the time.
-    fn lock(&self) -> Result<(i64, Arc<str>, i64)> {
+    /// Locks the ledger.
+    fn lock(&self) -> Result<Locked> {
         self.is_open.set(true);
-        let rows = self.simple(LOCK)?;
+        let asked = since_boot();
+        let known = self.known_batch.borrow().clone();
+        let find = format!("{LOCK}; SELECT count(*) FROM batches WHERE id = '{known}'");
+        let rows = self.simple(&find)?;
         let cell = |row: usize, column| rows.get(row).and_then(|row| row.get(column));
-        let number = |text: Option<&str>| text.and_then(|text| text.parse().ok());
-        let read = number(cell(0, 0)).zip(cell(0, 1)).zip(number(cell(1, 0)));
-        let ((version, name), now) =
-            read.ok_or_else(|| Unavailable("the table `ledger` is empty".into()))?;
-        Ok((version, name.into(), now))
+        let number = |row, column| cell(row, column).and_then(|text| text.parse::<i64>().ok());
+        let read = || {
+            Some(Locked {
+                version: number(0, 0)?,
+                batch: cell(0, 1)?.to_owned(),
+                name: cell(0, 2)?.into(),
+                now: number(1, 0)?,
+                has_known: known.is_empty() || number(2, 0)? > 0,
+                asked,
+            })
+        };
+        read().ok_or_else(|| Unavailable("the table `ledger` is empty".into()).into())
     }
 
     /// Renames a ledger that has forgotten transactions, unless another server has.
-    fn notice_loss(&self, version: i64, name: &mut Arc<str>, now: i64) -> Result<i64> {
-        if version >= self.version.get() || *name != *lock(&self.name) {
-            return Ok(version);
+    fn notice_loss(&self, locked: Locked) -> Result<Locked> {
+        if locked.has_known || locked.name != *lock(&self.name) {
+            return Ok(locked);
         }
-        let (renamed, next) =
-            (new_name(Duration::from_nanos(now.unsigned_abs())), self.version.get() + 1);
+        let name = new_name(Duration::from_nanos(locked.now.unsigned_abs()));
         error!("ledger database lost commits; ledger renamed");
-        self.simple(&format!(
-            "UPDATE ledger SET name = '{renamed}', version = {next}; COMMIT; {LOCK}"
-        ))?;
-        *name = renamed;
-        Ok(next)
+        self.simple(&format!("UPDATE ledger SET name = '{name}', version = version + 1; COMMIT"))?;
+        self.lock()
     }
 
-    /// Takes in the database's clock. Returns whether it is further ahead than the time that has passed:
-    /// a slow answer looks like a jump back.
-    fn has_jumped(&self, asked: Duration, now: i64) -> bool {
-        let last = self.last_reading.replace(Some((now, asked)));
-        let Some((before, asked_before)) = last else { return false };
+    /// Returns whether the database's clock is further ahead than the time that has passed: a slow answer
+    /// looks like a jump back.
+    fn has_jumped(&self, now: i64) -> bool {
+        let Some((before, asked_before)) = self.last_reading.get() else { return false };
         let passed = nanos(since_boot().saturating_sub(asked_before));
         let has_jumped = now.saturating_sub(before) > passed.saturating_add(MAX_CLOCK_DEVIATION);
         if has_jumped {
             warn!("database clock jumped ahead; rate limit slots kept");
         }
         has_jumped
+    }
+
+    /// Takes in what the transaction began with, now that it has ended well: after a rollback, all of it
+    /// is news once more.
+    fn note_end(&self, batch: String) {
+        let Locked { now, asked, .. } = *self.locked.borrow();
+        self.last_reading.set(Some((now, asked)));
+        *self.known_batch.borrow_mut() = batch;
     }
 
     /// Finds out, however long it takes, whether a transaction was committed.
@@ -354,13 +393,13 @@ impl WriterEngine for PostgresEngine {
     fn begin(&self, _: bool) -> Result<Begun> {
         self.connect().map_err(Unavailable)?;
         self.has_written.set(false);
-        let asked = since_boot();
-        let (version, mut name, now) = self.lock()?;
-        let has_jumped = self.has_jumped(asked, now);
-        let version = self.notice_loss(version, &mut name, now)?;
-        self.clock.note(now);
-        *lock(&self.name) = name;
-        let has_changed = self.version.replace(version) != version;
+        let locked = self.lock()?;
+        let has_jumped = self.has_jumped(locked.now);
+        let locked = self.notice_loss(locked)?;
+        self.clock.note(locked.now);
+        *lock(&self.name) = Arc::clone(&locked.name);
+        let has_changed = *self.known_batch.borrow() != locked.batch;
+        *self.locked.borrow_mut() = locked;
         Ok(Begun { has_changed, now: self.clock.now(), has_jumped })
     }
 
@@ -368,30 +407,34 @@ impl WriterEngine for PostgresEngine {
         if !self.has_written.get() {
             // Nothing depends on its answer.
             self.roll_back()?;
+            let batch = self.locked.borrow().batch.clone();
+            self.note_end(batch);
             return Ok(false);
         }
-        let (id, next, now) =
-            (Uuid::now_v7().simple(), self.version.get() + 1, nanos(self.clock.now()));
+        let (id, now) = (Uuid::now_v7().simple().to_string(), nanos(self.clock.now()));
+        let Locked { version, batch, .. } = self.locked.borrow().clone();
+        let (next, before) = (version + 1, now.saturating_sub(nanos(BATCH_RETENTION)));
         let purge = if next % BATCHES_PER_PURGE == 0 {
-            let before = now.saturating_sub(nanos(BATCH_RETENTION));
-            format!("DELETE FROM batches WHERE at < {before};")
+            // The last one stays: other servers know it.
+            format!("DELETE FROM batches WHERE at < {before} AND id <> '{batch}';")
         } else {
             String::new()
         };
         let sent = self.simple(&format!(
-            "UPDATE ledger SET version = {next}; INSERT INTO batches VALUES ('{id}', {now}); {purge} COMMIT"
+            "UPDATE ledger SET version = {next}, batch = '{id}';
+            INSERT INTO batches VALUES ('{id}', {now}); {purge} COMMIT"
         ));
         match sent {
             Ok(_) => {}
             Err(why @ StoreError::Disconnected(_)) => {
-                if !self.resolve(&id.to_string(), &why)? {
+                if !self.resolve(&id, &why)? {
                     return Err(why);
                 }
             }
             Err(refused) => return Err(refused),
         }
         self.is_open.set(false);
-        self.version.set(next);
+        self.note_end(id);
         Ok(true)
     }
 

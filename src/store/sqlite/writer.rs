@@ -110,7 +110,9 @@ impl Writer {
     /// Writes what is queued until the queue is closed.
     pub(super) fn run(mut self, commands: &CommandReceiver) {
         while let Some(batch) = self.next_batch(commands) {
-            self.process(batch);
+            if !batch.is_empty() {
+                self.process(batch);
+            }
             if !self.gate.stop.load(Ordering::Relaxed) {
                 self.ledger.db.maintain();
             }
@@ -119,24 +121,18 @@ impl Writer {
     }
 
     /// Returns queued commands, or the retries if they are due. The two are not mixed, so that a
-    /// failing command delays no other.
+    /// failing command delays no other. It returns none if nothing comes for a second.
     fn next_batch(&mut self, commands: &CommandReceiver) -> Option<Vec<Box<dyn WriteCommand>>> {
-        let Self { retries, next_retry, .. } = self;
-        loop {
-            let mut wait = MAX_DEFERRAL;
-            if !retries.is_empty() {
-                let pause = next_retry.saturating_duration_since(clock::now());
-                if pause.is_zero() {
-                    // Retries first, or a busy queue would delay them for ever.
-                    return Some(retries.drain(..).collect());
-                }
-                wait = wait.min(pause);
+        let mut wait = MAX_DEFERRAL;
+        if !self.retries.is_empty() {
+            let pause = self.next_retry.saturating_duration_since(clock::now());
+            if pause.is_zero() {
+                // Retries first, or a busy queue would delay them for ever.
+                return Some(self.retries.drain(..).collect());
             }
-            let batch = commands.take(wait, MAX_BATCH)?;
-            if !batch.is_empty() {
-                return Some(batch);
-            }
+            wait = wait.min(pause);
         }
+        commands.take(wait, MAX_BATCH)
     }
 
     /// Writes what still waits for a retry, and closes the ledger cleanly.
@@ -228,6 +224,8 @@ impl Writer {
             self.gate.ends.notify_waiters();
         }
         let Some(begun) = begun else { return };
+        // The number of the newest purchase may not have reached the lock file.
+        self.take_reported_fault();
         self.gate.commits.observe(clock::now().saturating_duration_since(begun));
         if self.incident.as_ref().is_some_and(|fault| fault.at.elapsed() >= RECOVERY_PERIOD) {
             self.incident = None;

@@ -31,6 +31,9 @@ pub(in crate::store) enum Fill {
     LengthOf(&'static str),
 }
 
+/// No purchase runs while a ledger is copied, so none has a deadline.
+const ONLY_SQLITE: &str = "deadline";
+
 const fn same(name: &'static str) -> Table {
     Table { name, key: Key::Columns, only_postgres: &[] }
 }
@@ -183,7 +186,9 @@ fn plan_table(
     };
     let mut columns = Vec::new();
     let mut key = Vec::new();
-    for column in ours.iter().filter(|column| Some(column.name.as_str()) != own_key) {
+    let is_copied =
+        |column: &&SchemaColumn| Some(&*column.name) != own_key && column.name != ONLY_SQLITE;
+    for column in ours.iter().filter(is_copied) {
         let kind = CellKind::of(&column.kind).ok_or_else(|| unmatched(&column.name))?;
         if !theirs.iter().any(|other| other.name == column.name) {
             return Err(unmatched(&column.name));

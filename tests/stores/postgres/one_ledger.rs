@@ -238,13 +238,14 @@ async fn ledger_that_lost_commits_is_renamed_once_and_sells_nothing_twice() {
         let requires = Precondition { name: Some(name), ..Precondition::default() };
         Reservation { requires, ..ann("k") }
     };
-    // The version that a replica which lags behind has.
-    let version = fixture.database().sql("SELECT version FROM ledger");
+    // What a replica that lags behind has.
+    let batch = fixture.database().sql("SELECT batch FROM ledger");
     for _ in 0..3 {
         fixture.reserve(&reservation("bob", PRICE)).await.expect("held");
     }
     bounded(other.current_spend(tollgate::store::BudgetScope::Total)).await.expect("read");
-    fixture.database().sql(&format!("UPDATE ledger SET version = {version}"));
+    let lose = "UPDATE ledger SET batch = 'B'; DELETE FROM batches WHERE id > 'B'";
+    fixture.database().sql(&lose.replace('B', &batch));
     for store in [&fixture.store, &other] {
         let refused = bounded(store.reserve(&of_ledger(old.clone()))).await;
         assert!(matches!(refused, Err(ReserveError::LedgerChanged)), "{refused:?}");
@@ -254,6 +255,30 @@ async fn ledger_that_lost_commits_is_renamed_once_and_sells_nothing_twice() {
     let complete_at = fixture.now() - HOUR * 24 * 3650;
     assert!(other.may_lack_purchases_since(complete_at));
     bounded(other.reserve(&of_ledger(other.name()))).await.expect("it names this ledger");
+}
+
+/// Each makes the tables if there are none.
+#[tokio::test]
+async fn servers_that_start_together_on_an_empty_database_share_it() {
+    let database = Cluster::shared().database();
+    let opened = join_all((0..4).map(|_| async {
+        let target = PostgresTarget::parse(&database.url(), MoneyKind::Play, InstanceKind::Server);
+        let target = target.expect("an address").with_instance_name("test".to_owned());
+        bounded(Store::open_database(target, None)).await.expect("it opens")
+    }))
+    .await;
+    assert!(opened.iter().all(|store| store.name() == opened[0].name()));
+}
+
+#[tokio::test]
+async fn idle_server_finds_its_database_again() {
+    let fixture = Fixture::in_database().await;
+    let (wire, store) = behind_a_wire(&fixture).await;
+    wire.set(Course::Down);
+    assert!(bounded(store.reserve(&ann("k"))).await.is_err());
+    wire.set(Course::Pass);
+    // Nothing asks the ledger for anything but whether it is reached.
+    until("it is reached", async || store.ensure_usable().await.is_ok()).await;
 }
 
 #[tokio::test]

@@ -50,6 +50,10 @@ impl SqliteSource {
             position: Position::default(),
         };
         let whole = source.connection().and_then(file::check_integrity);
+        if whole.is_err() {
+            // Not closed cleanly, so that the next start checks it, too.
+            source.writer = None;
+        }
         whole.and_then(|()| source.begin()).map_err(unusable)?;
         Ok(source)
     }
