@@ -307,11 +307,6 @@ impl PausedGate {
         sleep(Duration::from_millis(1)).await;
     }
 
-    /// From now on, keys may be used for other purchases.
-    pub(crate) fn forget_keys(&self) {
-        self.record.books.forget_keys();
-    }
-
     /// Returns the metrics.
     pub(crate) fn metrics(&self) -> String {
         let request = Request::get("/metrics").header("host", "localhost").body(()).unwrap();

@@ -278,10 +278,11 @@ async fn reply_is_replayed_while_it_is_kept() {
         // The dear ones are kept for a week at least.
         let kept = paused(&gate, "/api/v1/video", VIDEO).answer().await;
         assert!(is_replay(&kept) && substance(&kept) == substance(&video));
-        gate.forget_keys();
-        let anew = paused_chat(&gate).await;
-        assert_eq!((anew.status, is_replay(&anew)), (200, false), "{store}");
-        assert_eq!(upstream.charges(), [6_000, 3_000_000, 6_000]);
+        // The key stays: a clock that is ahead must not buy it again.
+        let over = paused_chat(&gate).await;
+        assert_eq!((over.status, over.code().as_str()), (424, "outcome_unknown"), "{store}");
+        assert_eq!(over.charged().as_deref(), Some("yes"));
+        assert_eq!(upstream.charges(), [6_000, 3_000_000]);
     }
 }
 
