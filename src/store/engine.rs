@@ -27,7 +27,7 @@ pub(super) trait Engine {
     ) -> Result<()>;
 }
 
-/// What a transaction begins with.
+/// The ledger's time and news at the begin of a transaction.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Begun {
     /// Whether another process may have written since the last transaction of this one.
@@ -75,25 +75,6 @@ pub(super) trait WriterEngine: Any + Engine + Send {
 
     /// Closes it, cleanly if everything was written.
     fn close(self: Box<Self>, is_whole: bool, is_checked: bool);
-}
-
-impl Engine for Box<dyn WriterEngine> {
-    fn dialect(&self) -> SqlDialect {
-        (**self).dialect()
-    }
-
-    fn execute(&self, sql: &str, values: &[&dyn ToSqlValue]) -> Result<usize> {
-        (**self).execute(sql, values)
-    }
-
-    fn query(
-        &self,
-        sql: &str,
-        values: &[&dyn ToSqlValue],
-        read: &mut dyn FnMut(&Row<'_>) -> Result<ControlFlow<()>>,
-    ) -> Result<()> {
-        (**self).query(sql, values, read)
-    }
 }
 
 /// Why a statement or a transaction failed.

@@ -429,7 +429,7 @@ pub struct WantedSlot {
     pub limit: SlotLimit,
 }
 
-/// What the ledger says to a request for a slot of all servers.
+/// The answer to a request for a slot that all servers share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SlotAnswer {
     pub is_taken: bool,

@@ -351,6 +351,11 @@ fn functions_of(code: &str) -> Vec<(String, usize)> {
         (is_item && !line.ends_with([';', '}'])).then_some((at, after))
     });
     let functions = begins.filter_map(|(at, after)| {
+        // A trait may only declare it.
+        let signature_end = lines[at..].iter().find(|line| line.ends_with([';', '{']))?;
+        if signature_end.ends_with(';') {
+            return None;
+        }
         let end = indent_of(lines[at]).to_owned() + "}";
         let body = lines[at..].iter().position(|line| *line == end)?;
         Some((after.chars().take_while(|c| is_name(*c)).collect(), body + 1))

@@ -34,7 +34,7 @@ use crate::sync::{lock, pause};
 const PATIENCE: Duration = Duration::from_secs(8);
 const MIN_RECONNECT_DELAY: Duration = Duration::from_millis(50);
 const MAX_RECONNECT_DELAY: Duration = Duration::from_secs(1);
-/// A batch is remembered for this long. No server waits longer for the answer to a commit.
+/// How long a batch is remembered. No server waits longer for the answer to a commit.
 const BATCH_RETENTION: Duration = Duration::from_secs(86_400);
 /// Old batches are deleted once per this many transactions.
 const BATCHES_PER_PURGE: i64 = 1_024;
@@ -42,7 +42,7 @@ const BATCHES_PER_PURGE: i64 = 1_024;
 /// Clocks run at different speeds.
 const MAX_CLOCK_DEVIATION: i64 = 500_000_000;
 
-/// What only a database has that servers share.
+/// The tables that only a shared database has.
 const OWN_TABLES: &str = "
     -- One row, which each transaction locks.
     CREATE TABLE ledger (
@@ -61,7 +61,7 @@ const OWN_TABLES: &str = "
     CREATE INDEX batches_at ON batches (at);
     CREATE INDEX slots_replied ON slots (replied);
     CREATE INDEX purchases_open ON purchases (deadline) WHERE ended_at IS NULL;
-    -- What the account's balance covers: one row.
+    -- The account's balance, and the prices held and spent: one row.
     CREATE TABLE credit (
         number {key} CHECK (number = 1),
         held   {int} NOT NULL,
@@ -77,7 +77,7 @@ const OWN_TABLES: &str = "
 const LOCK: &str = "BEGIN; SELECT version, batch, name FROM ledger FOR UPDATE;
     SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint * 1000";
 
-/// What the ledger's row and the database's clock say at the begin of a transaction.
+/// The ledger's row and the database's time at the begin of a transaction.
 #[derive(Clone, Debug, Default)]
 struct Locked {
     version: i64,
@@ -95,7 +95,7 @@ pub(in crate::store) struct PostgresEngine {
     clock: Arc<LedgerClock>,
     gate: CommandGate,
     session: RefCell<Option<Session>>,
-    /// The connection has failed, or a transaction is open on it that nobody needs.
+    /// The connection has failed, or hangs.
     is_lost: Cell<bool>,
     is_open: Cell<bool>,
     has_written: Cell<bool>,
@@ -307,7 +307,7 @@ impl PostgresEngine {
         loop {
             let found =
                 self.connect().map_err(|reason| Unavailable(reason).into()).and_then(|()| {
-                    // Whoever sent it may still be waiting for its end: the lock comes after it.
+                    // The old connection's transaction may still be running: the lock waits for its end.
                     self.lock()?;
                     self.simple(&format!("SELECT 1 FROM batches WHERE id = '{id}'"))
                 });

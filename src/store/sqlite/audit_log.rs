@@ -59,7 +59,7 @@ impl SqliteStore {
             ledger.settle(id, &settlement)?;
             let act = (RESOLVE_PURCHASE, &*purchase.caller);
             let (by, values) = ((&by, ledger.now()), (Some("unknown"), Some(&*new)));
-            write(&ledger.db, by, act, values)
+            write(&*ledger.db, by, act, values)
         };
         self.run(Durability::Synced, resolve).await
     }

@@ -23,7 +23,7 @@ impl SqliteStore {
         reason: Arc<str>,
     ) -> Result<BudgetRequest, Unavailable> {
         let step = move |ledger: &Ledger| {
-            let (db, at) = (&ledger.db, ledger.now());
+            let (db, at) = (&*ledger.db, ledger.now());
             db.run("DELETE FROM budget_requests WHERE caller = ?", [&caller])?;
             let insert = "INSERT INTO budget_requests (caller, micros, reason, at)
                 VALUES (?, ?, ?, ?) RETURNING number";
@@ -60,7 +60,7 @@ impl SqliteStore {
         granted: Option<Extra>,
     ) -> Result<bool, Unavailable> {
         let step = move |ledger: &Ledger| {
-            let (db, now) = (&ledger.db, ledger.now());
+            let (db, now) = (&*ledger.db, ledger.now());
             let take = "DELETE FROM budget_requests WHERE number = ? RETURNING caller, micros";
             let asked = db.first(take, [column::signed(id)], |row| {
                 Ok((row.get::<Arc<str>>(0)?, column::money(row, 1)?))
@@ -86,7 +86,7 @@ impl SqliteStore {
         extra: Option<Extra>,
     ) -> Result<(), Unavailable> {
         let step = move |ledger: &Ledger| {
-            let (db, now) = (&ledger.db, ledger.now());
+            let (db, now) = (&*ledger.db, ledger.now());
             let is_changed = match extra {
                 Some(extra) => limits::add_extra(db, &caller, extra, now).map(|()| true)?,
                 None => limits::end_extras(db, &caller, now)? > 0,

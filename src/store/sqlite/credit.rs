@@ -1,4 +1,4 @@
-//! What the account's balance covers, in a ledger that servers share.
+//! The account's balance, and the prices held and spent, in a ledger that servers share.
 
 use std::time::Duration;
 

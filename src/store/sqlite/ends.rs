@@ -12,7 +12,7 @@ use crate::store::engine::{Row, Sql, SqlParams};
 use crate::store::rules::Credit;
 use crate::store::{Deadlines, PurchaseState, Settlement};
 
-/// What is read of a purchase that has to be ended.
+/// The columns of a purchase that is to be ended.
 const ENDED: &str = "id, state, caller, model";
 const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -42,7 +42,7 @@ impl Ledger {
         slots::end_overdue(self, deadlines.sent)
     }
 
-    /// Ends running purchases that nobody answers for: unsent ones are released, sent ones become unknown.
+    /// Ends running purchases: unsent ones are released, sent ones become unknown.
     fn end_those(&self, which: &str, values: impl SqlParams) -> Result<()> {
         let read = |row: &Row<'_>| {
             let texts: (String, String) = (row.get(2)?, row.get(3)?);

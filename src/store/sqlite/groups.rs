@@ -86,7 +86,7 @@ impl Ledger {
             GroupChange::Remove => None,
         };
         let (by, limits) = ((by, self.now()), (old, new.unwrap_or_default()));
-        audit_log::write_group_change(&self.db, by, (name, change), limits)?;
+        audit_log::write_group_change(&*self.db, by, (name, change), limits)?;
         if let Some(limit) = new {
             let [day, week, month, ever] =
                 Period::ALL.map(|period| limit.get(period).map(Usd::as_micros));

@@ -125,7 +125,7 @@ impl SqliteStore {
     ) -> Result<T, Unavailable> {
         match &self.inner.report_reader {
             Some(reports) => reports.read(query).await,
-            None => self.query(move |ledger| query(&ledger.db)).await,
+            None => self.query(move |ledger| query(&*ledger.db)).await,
         }
     }
 

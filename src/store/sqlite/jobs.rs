@@ -17,7 +17,7 @@ use crate::store::{Job, JobState, KeyId, PurchaseId, StatusUpdate, Unavailable};
 impl SqliteStore {
     pub(in crate::store) async fn insert_job(&self, job: &Job) -> Result<(), Unavailable> {
         let job = job.clone();
-        let write = move |ledger: &Ledger| insert(&ledger.db, &job);
+        let write = move |ledger: &Ledger| insert(&*ledger.db, &job);
         self.run(Durability::Synced, write).await
     }
 
@@ -56,7 +56,7 @@ impl SqliteStore {
             let StatusUpdate { at, body, state } = &update;
             let values = params![nanos(*at), &body[..], state.name(), request_id];
             if ledger.db.run(write, values)? == 1 {
-                outbox::write_job(&ledger.db, &request_id, *state, ledger.now())?;
+                outbox::write_job(&*ledger.db, &request_id, *state, ledger.now())?;
                 return Ok(true);
             }
             // A newer address of the result. When it was finished, and that it was, are known.

@@ -139,7 +139,7 @@ impl Ledger {
             self.running.borrow_mut().clear();
             self.next_number.set(None);
             if self.db.dialect().is_shared() {
-                self.credit.load(credit::read(&self.db)?);
+                self.credit.load(credit::read(&*self.db)?);
             }
         }
         if begun.has_jumped {
@@ -152,7 +152,7 @@ impl Ledger {
         let mut limits = self.limits.borrow_mut();
         let kept = match &mut *limits {
             Some(kept) => kept,
-            none => none.insert(KeptLimits::read(&self.db)?),
+            none => none.insert(KeptLimits::read(&*self.db)?),
         };
         Ok(read(kept))
     }
@@ -173,9 +173,9 @@ impl Ledger {
             self.db.run(sql, params![count, id.0.as_bytes()])?;
         }
         if self.db.dialect().is_shared() && self.credit.has_changed() {
-            credit::write(&self.db, self.credit.get())?;
+            credit::write(&*self.db, self.credit.get())?;
         }
-        self.counters.borrow_mut().save(&self.db)
+        self.counters.borrow_mut().save(&*self.db)
     }
 
     /// Commits the transaction. Returns whether anything was written.
@@ -248,7 +248,7 @@ impl Ledger {
     }
 
     pub(super) fn today(&self, now: Duration) -> Result<Today> {
-        let mut latest = self.counters.borrow_mut().latest_day(&self.db)?;
+        let mut latest = self.counters.borrow_mut().latest_day(&*self.db)?;
         let last = latest_plausible_day(now);
         if let Some(day) = latest.filter(|day| *day > last) {
             if !self.has_warned_of_day.replace(true) {
@@ -259,14 +259,14 @@ impl Ledger {
             }
             // What was counted in this transaction is not in the table yet.
             self.write_counters()?;
-            latest = spent::latest_day_until(&self.db, last)?;
+            latest = spent::latest_day_until(&*self.db, last)?;
         }
         Ok(Today::at(now, latest))
     }
 
     pub(super) fn spend_of(&self, scope: Scope<'_>, today: Today) -> Result<PeriodSpend> {
         let mut counters = self.counters.borrow_mut();
-        today.spend(|period| counters.get(&self.db, scope, period, today))
+        today.spend(|period| counters.get(&*self.db, scope, period, today))
     }
 
     /// Returns a scope's limits with what it has spent in the limited periods. A purchase counts in
@@ -279,7 +279,7 @@ impl Ledger {
         let mut counters = self.counters.borrow_mut();
         let spent = today.spend(|period| match (period, limit.get(period)) {
             (Period::Week | Period::Ever, None) => Ok(Usd::ZERO),
-            _ => counters.get(&self.db, scope, period, today),
+            _ => counters.get(&*self.db, scope, period, today),
         })?;
         Ok(ScopeBudget { scope: scope.kind, limit, spent })
     }
@@ -292,7 +292,7 @@ impl Ledger {
         }
         let mut counters = self.counters.borrow_mut();
         for scope in purchase.scopes() {
-            counters.change(&self.db, scope, purchase.today, (before, after))?;
+            counters.change(&*self.db, scope, purchase.today, (before, after))?;
         }
         Ok(())
     }

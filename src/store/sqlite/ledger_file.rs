@@ -41,7 +41,7 @@ pub(super) struct LedgerFile {
     mode: OpenMode,
     path: PathBuf,
     clock: Clock,
-    /// What another process committed last.
+    /// SQLite's number of the last commit of another process.
     data_version: Cell<i64>,
     is_synchronous: Cell<bool>,
     pub(super) wal_pages: Arc<AtomicI32>,

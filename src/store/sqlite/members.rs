@@ -43,7 +43,7 @@ impl SqliteStore {
     ) -> Result<Result<(), (Arc<str>, MemberError)>, Unavailable> {
         let by = by.clone();
         let step = move |ledger: &Ledger| {
-            let db = &ledger.db;
+            let db = &*ledger.db;
             db.run("SAVEPOINT members", ())?;
             for (name, change) in &changes {
                 let now = ledger.now();
@@ -96,7 +96,7 @@ impl SqliteStore {
     pub(in crate::store) async fn log_in(&self, session: &LoginSession) -> Result<(), Unavailable> {
         let session = session.clone();
         let keep = move |ledger: &Ledger| {
-            let (db, now) = (&ledger.db, nanos(ledger.now()));
+            let (db, now) = (&*ledger.db, nanos(ledger.now()));
             let LoginSession { id, member, token, expires_at } = &session;
             db.run(&format!("DELETE FROM logins WHERE NOT ({VALID_SESSION})"), [now])?;
             db.run(
@@ -118,7 +118,7 @@ impl SqliteStore {
     pub(in crate::store) async fn log_out(&self, id: Digest) -> Result<(), Unavailable> {
         let end = move |ledger: &Ledger| {
             ledger.db.run("DELETE FROM logins WHERE id = ?", [id])?;
-            bump_version(&ledger.db)
+            bump_version(&*ledger.db)
         };
         self.run(Durability::Synced, end).await
     }
@@ -143,8 +143,10 @@ impl SqliteStore {
     pub(in crate::store) async fn token_secret_fingerprint(
         &self,
     ) -> Result<Option<Digest>, Unavailable> {
-        self.run_while_starting(Durability::Buffered, |ledger| token_secret_fingerprint(&ledger.db))
-            .await
+        self.run_while_starting(Durability::Buffered, |ledger| {
+            token_secret_fingerprint(&*ledger.db)
+        })
+        .await
     }
 
     pub(in crate::store) async fn record_secret(
@@ -152,11 +154,11 @@ impl SqliteStore {
         fingerprint: Digest,
     ) -> Result<SecretRecord, Unavailable> {
         self.run_while_starting(Durability::Synced, move |ledger| {
-            match token_secret_fingerprint(&ledger.db)? {
+            match token_secret_fingerprint(&*ledger.db)? {
                 Some(recorded) if recorded != fingerprint => Ok(SecretRecord::OtherOfMembers),
                 Some(_) => Ok(SecretRecord::Accepted),
                 None => {
-                    set_token_secret_fingerprint(&ledger.db, fingerprint)?;
+                    set_token_secret_fingerprint(&*ledger.db, fingerprint)?;
                     Ok(SecretRecord::Accepted)
                 }
             }

@@ -445,7 +445,7 @@ pub(super) fn begin(
         ledger.recover().map_err(faulty)?;
     }
     if let Some(identity) = identity {
-        identity.save(&ledger.db).map_err(faulty)?;
+        identity.save(&*ledger.db).map_err(faulty)?;
     }
     ledger.commit().map_err(faulty)?;
     Ok(())

@@ -118,7 +118,7 @@ impl SqliteStore {
     }
 
     pub(in crate::store) async fn raise_alert(&self, alert: Alert) -> Result<(), Unavailable> {
-        self.query(move |ledger| raise(&ledger.db, &alert, ledger.now())).await
+        self.query(move |ledger| raise(&*ledger.db, &alert, ledger.now())).await
     }
 
     pub(in crate::store) async fn end_alert(

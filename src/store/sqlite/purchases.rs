@@ -78,7 +78,7 @@ impl SqliteStore {
         }
     }
 
-    /// Returns whether no other server can have ended the purchase. Nobody else ends those of a file.
+    /// Returns whether the purchase may still be sent: in a shared ledger, its deadline has not passed.
     pub(in crate::store) fn may_send(&self, id: PurchaseId) -> bool {
         self.inner.deadlines.is_none()
             || lock(&self.inner.sends).get(&id).is_some_and(|until| since_boot() < *until)
@@ -225,8 +225,8 @@ impl SqliteStore {
             {
                 warn!(%error, "failed to delete unparsable replies");
             }
-            outbox::purge(&ledger.db, ledger.now())?;
-            ledger.replies.purge_expired(&ledger.db, ledger.now())
+            outbox::purge(&*ledger.db, ledger.now())?;
+            ledger.replies.purge_expired(&*ledger.db, ledger.now())
         })
         .await
     }
@@ -303,7 +303,7 @@ impl Ledger {
         let known = || Unavailable("the purchase is already in the ledger".into());
         let purchase = inserted.ok_or_else(known)?;
         self.change_spend(&purchase, Usd::ZERO, price)?;
-        outbox::write_crossings(&self.db, reservation, &scopes, (now, today))?;
+        outbox::write_crossings(&*self.db, reservation, &scopes, (now, today))?;
         self.credit.set(credit);
         self.running.borrow_mut().insert(reservation.id, purchase);
         if let Some((slot, _)) = send {
@@ -435,13 +435,13 @@ impl Ledger {
             self.clear_dedupe_key(purchase.number)?;
         }
         if let (Settlement::Charged { reply: Some(reply), .. }, Some(until)) = (settlement, until) {
-            self.replies.keep(&self.db, purchase.number, reply, until)?;
+            self.replies.keep(&*self.db, purchase.number, reply, until)?;
         }
         if let Settlement::Charged { job: Some(job), .. } = settlement {
-            jobs::insert(&self.db, job)?;
+            jobs::insert(&*self.db, job)?;
         }
         if state == PurchaseState::Unknown {
-            outbox::write_unknown(&self.db, id, now)?;
+            outbox::write_unknown(&*self.db, id, now)?;
         }
         if purchase.state != PurchaseState::Unknown {
             let mut credit = self.credit.get();

@@ -219,7 +219,7 @@ impl SqliteStore {
     pub(in crate::store) async fn latest_checkpoint(
         &self,
     ) -> Result<Option<Checkpoint>, Unavailable> {
-        self.query(|ledger| latest_checkpoint(&ledger.db)).await
+        self.query(|ledger| latest_checkpoint(&*ledger.db)).await
     }
 
     pub(in crate::store) async fn latest_snapshots(
@@ -272,7 +272,7 @@ impl SqliteStore {
         how: AccountCheck,
     ) -> Result<bool, Unavailable> {
         let compare = move |ledger: &Ledger| {
-            let db = &ledger.db;
+            let db = &*ledger.db;
             let recorded = "SELECT id FROM account_keys WHERE retired IS NULL";
             let recorded: Vec<String> = db.all(recorded, (), |row| row.get(0))?;
             let is_same = recorded.is_empty() || keys.iter().any(|key| recorded.contains(key));
@@ -303,7 +303,7 @@ impl SqliteStore {
 }
 
 fn record_checkpoint(ledger: &Ledger, snapshot: Snapshot) -> Result<()> {
-    let db = &ledger.db;
+    let db = &*ledger.db;
     let before = latest_checkpoint(db)?.map_or(0, |before| before.settled_through);
     let settles = nanos(snapshot.at.saturating_sub(SETTLES_WITHIN));
     let (unsettled, number): (Option<i64>, i64) = db.one(

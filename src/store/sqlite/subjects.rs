@@ -83,7 +83,7 @@ impl SqliteStore {
     pub(in crate::store) async fn sign_in(&self, login: &SubjectLogin) -> Result<(), Unavailable> {
         let login = login.clone();
         let keep = move |ledger: &Ledger| {
-            let (db, now) = (&ledger.db, nanos(ledger.now()));
+            let (db, now) = (&*ledger.db, nanos(ledger.now()));
             let SubjectLogin { id, subject, expires_at, .. } = &login;
             let Subject { issuer, name, .. } = subject;
             delete_expired(db, now)?;
@@ -102,7 +102,7 @@ impl SqliteStore {
     pub(in crate::store) async fn sign_out(&self, id: Digest) -> Result<(), Unavailable> {
         let end = move |ledger: &Ledger| {
             ledger.db.run("DELETE FROM subject_logins WHERE id = ?", [id])?;
-            bump_version(&ledger.db)
+            bump_version(&*ledger.db)
         };
         self.run(Durability::Synced, end).await
     }
@@ -123,7 +123,7 @@ impl SqliteStore {
         is_new: bool,
     ) -> Result<Option<Arc<str>>, Unavailable> {
         self.run_while_starting(Durability::Synced, move |ledger| {
-            let db = &ledger.db;
+            let db = &*ledger.db;
             let other: Option<Arc<str>> =
                 db.first(OTHER_ISSUER, params![issuer, NO_NAME], |row| row.get(0))?;
             if other.is_some() && !is_new {
@@ -152,7 +152,7 @@ impl SqliteStore {
     ) -> Result<Result<(), TokenRefusal>, Unavailable> {
         let token = token.clone();
         let add = move |ledger: &Ledger| {
-            let (db, now) = (&ledger.db, nanos(ledger.now()));
+            let (db, now) = (&*ledger.db, nanos(ledger.now()));
             delete_expired(db, now)?;
             if let Some(refusal) = token_refusal(db, (session, now), &token.name)? {
                 return Ok(Err(refusal));
@@ -187,7 +187,7 @@ impl SqliteStore {
         name: Arc<str>,
     ) -> Result<bool, Unavailable> {
         let remove = move |ledger: &Ledger| {
-            let (db, now) = (&ledger.db, nanos(ledger.now()));
+            let (db, now) = (&*ledger.db, nanos(ledger.now()));
             let known = db.first(TOKEN, params![session, now, name], |row| row.get(0))?;
             let Some(token) = known else { return Ok(false) };
             write_own_act(ledger, session, (REVOKE_TOKEN, None), Some(token))?;
@@ -219,7 +219,7 @@ impl SqliteStore {
     ) -> Result<bool, Unavailable> {
         let by = by.clone();
         let revoke = move |ledger: &Ledger| {
-            let (db, who) = (&ledger.db, params![issuer, subject]);
+            let (db, who) = (&*ledger.db, params![issuer, subject]);
             let is_known = "SELECT EXISTS (SELECT 1 FROM subjects WHERE issuer = ? AND name = ?)";
             let is_known: Option<bool> = db.first(is_known, who, |row| row.get(0))?;
             if is_known != Some(true) {
@@ -242,7 +242,7 @@ fn write_own_act(
     (act, new): (&str, Option<String>),
     old: Option<String>,
 ) -> Result<()> {
-    let db = &ledger.db;
+    let db = &*ledger.db;
     let of_session = "SELECT subject FROM subject_logins WHERE id = ?";
     let Some(subject) = db.first(of_session, [session], |row| row.get(0))? else {
         return Ok(());
