@@ -1,11 +1,8 @@
 //! The ledger that the settings name.
 
 use crate::config::{PostgresConfig, Settings, StoreConfig, Target};
-#[cfg(feature = "postgres")]
 use crate::purchase::PurchaseTerms;
-#[cfg(feature = "postgres")]
-use crate::store::Digest;
-use crate::store::{MoneyKind, Store};
+use crate::store::{Digest, MoneyKind, Store};
 
 /// Whether a command may create or change the tables of a shared ledger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,7 +25,6 @@ pub fn money_kind(settings: &Settings) -> MoneyKind {
 }
 
 /// Returns the fingerprint of the settings by which servers that share a ledger should agree.
-#[cfg(feature = "postgres")]
 pub(super) fn rules(settings: &Settings) -> Digest {
     let PurchaseTerms { limits, dedupe_window, keep_chats, .. } = super::terms(settings);
     let budgets = (limits.total, limits.caller, limits.balance_floor);
@@ -53,11 +49,15 @@ pub(super) use shared::{check_settings, open_for_server, other_issuer};
 #[cfg(feature = "postgres")]
 mod shared {
     use std::sync::Arc;
+    use std::time::Duration;
 
     use super::{Migration, PostgresConfig, Settings, Store, Target, money_kind};
-    use crate::store::postgres::{self, InstanceKind, PostgresTarget, connect};
-    use crate::store::{Reason, host_name};
+    use crate::store::postgres::{self, InstanceKind, PostgresTarget};
+    use crate::store::{Deadlines, Reason, host_name};
     use crate::tls;
+
+    /// How much longer than the settings allow a purchase may run before other servers end it.
+    const MARGIN: Duration = Duration::from_secs(30);
 
     pub(super) fn describe(settings: &Settings, config: &PostgresConfig) -> String {
         match parse(settings, config, InstanceKind::Command) {
@@ -88,12 +88,8 @@ mod shared {
         config: &PostgresConfig,
     ) -> Result<(), String> {
         let target = postgres_target(settings, config)?;
-        let connection = connect(&target).await.map_err(|reason| reason.to_string())?;
-        // A database without tables holds none.
-        let find = "SELECT 1 FROM store WHERE money <> $1";
-        let found = connection.client.query(find, &[&target.money.name()]).await;
-        connection.close().await;
-        if found.is_ok_and(|rows| !rows.is_empty()) {
+        let has_other = postgres::has_other_money(&target).await;
+        if has_other.map_err(|reason| reason.to_string())? {
             return Err(super::OTHER_MONEY.to_owned());
         }
         Ok(())
@@ -165,7 +161,12 @@ mod shared {
         };
         let name = settings.server.name.clone().unwrap_or_else(own_name);
         let mut target = parse(settings, config, kind)?.with_instance_name(name);
-        target.rate_period = settings.gateway.rate_limit.map(|limit| limit.period);
+        let gateway = &settings.gateway;
+        target.rate_period = gateway.rate_limit.map(|limit| limit.period);
+        // An attempt that got a 429 waits for a slot again.
+        let longest = gateway.connect_timeout + gateway.chat_timeout.max(gateway.video_timeout);
+        let (held, sent) = (gateway.max_wait + MARGIN, gateway.max_wait + longest + MARGIN);
+        target.deadlines = Deadlines { held, sent };
         if !target.needs_tls() {
             return Ok(target);
         }

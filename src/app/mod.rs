@@ -225,9 +225,8 @@ impl App {
         shared.watched.store(Some(Arc::new(self.watched())));
         shared.rate_limit.reconfigure(settings.gateway.rate_limit);
         shared.webhooks.reconfigure(settings);
-        #[cfg(feature = "postgres")]
-        if let Some(fleet) = shared.store.fleet() {
-            fleet.set_rules(ledger::rules(settings));
+        if shared.store.is_shared() {
+            shared.store.note_rules(ledger::rules(settings));
         }
         let max = settings.server.max_connections_per_address;
         shared.address_limits.reconfigure(max, Arc::clone(&downstream.trusted_proxies));

@@ -12,7 +12,7 @@ use tracing::warn;
 use super::poller::{JobUpdate, PolledJob};
 use super::{Job, Shared};
 use crate::clock::{self, Instant};
-use crate::store::postgres::{Fleet, JobNews, PolledJobs};
+use crate::store::{JobNews, PolledJobs};
 use crate::sync::lock;
 
 /// How often a server asks for news while it follows a job or polls one.
@@ -95,36 +95,35 @@ impl FollowedJobs {
 
 impl Shared {
     /// Passes on what servers know of each other's jobs, until the shutdown.
-    pub(super) async fn exchange_news(&self, fleet: &Fleet) {
+    pub(super) async fn exchange_news(&self) {
         while !self.shutdown.is_cancelled() {
-            self.receive_news(fleet).await;
-            self.compare_polled(fleet).await;
+            self.receive_news().await;
+            self.compare_polled().await;
             wait(&self.shutdown).await;
         }
     }
 
     /// If the ledger cannot be read now, the next attempt brings what is missing.
-    async fn receive_news(&self, fleet: &Fleet) {
+    async fn receive_news(&self) {
         let known = self.followed.known();
         if known.is_empty() {
             return;
         }
         for request_id in self.followed.due_renewals() {
-            fleet.watch_job(request_id, WATCH).await.ok();
+            self.store.watch_job(request_id, WATCH).await.ok();
         }
-        for news in fleet.job_news(&known).await.unwrap_or_default() {
+        for news in self.store.job_news(known).await.unwrap_or_default() {
             self.followed.update(news);
         }
     }
 
     /// Has the jobs polled soon that someone watches at another server, and stops polling those that
     /// another server polls.
-    async fn compare_polled(&self, fleet: &Fleet) {
-        let polled: Vec<_> = lock(&self.polled).keys().map(ToString::to_string).collect();
-        if polled.is_empty() {
+    async fn compare_polled(&self) {
+        if lock(&self.polled).is_empty() {
             return;
         }
-        let PolledJobs { watched, taken } = fleet.polled_jobs(polled).await.unwrap_or_default();
+        let PolledJobs { watched, taken } = self.store.polled_jobs().await.unwrap_or_default();
         let polled = lock(&self.polled);
         for polling in watched.iter().filter_map(|request_id| polled.get(request_id)) {
             polling.job.lease();

@@ -7,7 +7,6 @@
 
 pub mod concurrency;
 pub mod events;
-#[cfg(feature = "postgres")]
 mod followed;
 mod poller;
 mod schedule;
@@ -19,7 +18,6 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
-#[cfg(feature = "postgres")]
 use futures_util::future;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
@@ -35,13 +33,10 @@ pub use crate::config::JobsConfig;
 use crate::problem::{
     DRAINING, FieldError, GATEWAY_UNREACHABLE, JOB_NOT_FOUND, LEDGER_UNAVAILABLE, Problem,
 };
-#[cfg(feature = "postgres")]
-use crate::store::postgres::Fleet;
 use crate::store::{Caller, KeyId, Store, Unavailable};
 use crate::sync::lock;
 use crate::upstream::GatewayService;
 use concurrency::{ConcurrencyLimit, ConcurrencyPermit};
-#[cfg(feature = "postgres")]
 use followed::FollowedJobs;
 use poller::PolledJob;
 
@@ -54,8 +49,7 @@ const MAX_LISTED: usize = 200;
 const RESUME_INTERVAL: Duration = Duration::from_secs(2);
 /// The longest wait for the first poll after a start.
 const MAX_RESUME_DELAY: Duration = Duration::from_secs(300);
-/// How often a server looks for jobs that no living server polls.
-#[cfg(feature = "postgres")]
+/// How often a server claims its jobs again, and those that no server polls.
 const CLAIM_INTERVAL: Duration = Duration::from_secs(5);
 
 pub struct PollerSetup {
@@ -79,7 +73,6 @@ struct Shared {
     tasks: TaskTracker,
     setup: ArcSwapOption<PollerSetup>,
     polled: Mutex<HashMap<Arc<str>, Polling>>,
-    #[cfg(feature = "postgres")]
     followed: FollowedJobs,
     stream_limit: ConcurrencyLimit,
     transfer_limit: ConcurrencyLimit,
@@ -89,7 +82,6 @@ struct Shared {
 struct Polling {
     job: Arc<PolledJob>,
     /// Ends the polling once another server has taken the job over.
-    #[cfg(feature = "postgres")]
     stop: CancellationToken,
 }
 
@@ -103,7 +95,6 @@ impl JobRegistry {
             tasks: TaskTracker::new(),
             setup: ArcSwapOption::empty(),
             polled: Mutex::default(),
-            #[cfg(feature = "postgres")]
             followed: FollowedJobs::default(),
             stream_limit: ConcurrencyLimit::new(concurrency::STREAMS),
             transfer_limit: ConcurrencyLimit::new(concurrency::VIDEOS),
@@ -119,10 +110,8 @@ impl JobRegistry {
         }
         let shared = Arc::clone(&self.0);
         let resume = async move {
-            #[cfg(feature = "postgres")]
-            if let Some(fleet) = shared.store.fleet() {
-                let both = (shared.claim_jobs(&fleet), shared.exchange_news(&fleet));
-                future::join(both.0, both.1).await;
+            if shared.store.is_shared() {
+                future::join(shared.claim_jobs(), shared.exchange_news()).await;
                 return;
             }
             match shared.store.open_jobs().await {
@@ -278,12 +267,11 @@ fn unavailable(error: Unavailable) -> Problem {
 }
 
 impl Shared {
-    /// Takes over the jobs of servers that have ended, until the shutdown.
-    #[cfg(feature = "postgres")]
-    async fn claim_jobs(self: &Arc<Self>, fleet: &Fleet) {
+    /// Claims jobs again and again, also those of servers that have ended, until the shutdown.
+    async fn claim_jobs(self: &Arc<Self>) {
         let mut was_readable = true;
         while !self.shutdown.is_cancelled() {
-            let claimed = fleet.claim_jobs().await;
+            let claimed = self.store.claim_jobs().await;
             if let Err(error) = &claimed
                 && was_readable
             {
@@ -299,9 +287,7 @@ impl Shared {
 
     fn known(&self, request_id: &str) -> Option<Arc<PolledJob>> {
         let polled = lock(&self.polled).get(request_id).map(|polling| Arc::clone(&polling.job));
-        #[cfg(feature = "postgres")]
-        let polled = polled.or_else(|| self.followed.get(request_id));
-        polled
+        polled.or_else(|| self.followed.get(request_id))
     }
 
     /// Reads the status of a job that has ended again, by the words of today.
@@ -316,8 +302,7 @@ impl Shared {
 
     /// An open job that this server does not poll is polled by another, if there are any.
     fn poll_or_follow(self: &Arc<Self>, job: Job) -> Arc<PolledJob> {
-        #[cfg(feature = "postgres")]
-        if self.store.fleet().is_some() {
+        if self.store.is_shared() {
             let polled = lock(&self.polled);
             let running = polled.get(&job.request_id).map(|polling| Arc::clone(&polling.job));
             return running.unwrap_or_else(|| self.followed.follow(job));
@@ -330,18 +315,10 @@ impl Shared {
         if let Some(running) = polled.get(&job.request_id) {
             return Arc::clone(&running.job);
         }
-        #[cfg(feature = "postgres")]
         let followed = self.followed.take(&job.request_id);
-        #[cfg(feature = "postgres")]
         let started = followed.unwrap_or_else(|| Arc::new(PolledJob::new(job)));
-        #[cfg(not(feature = "postgres"))]
-        let started = Arc::new(PolledJob::new(job));
         let stop = self.shutdown.child_token();
-        let polling = Polling {
-            job: Arc::clone(&started),
-            #[cfg(feature = "postgres")]
-            stop: stop.clone(),
-        };
+        let polling = Polling { job: Arc::clone(&started), stop: stop.clone() };
         polled.insert(Arc::clone(&started.job.request_id), polling);
         let (shared, job) = (Arc::clone(self), Arc::clone(&started));
         let polling = async move {
@@ -349,7 +326,6 @@ impl Shared {
             stop.run_until_cancelled(run).await;
             let mut polled = lock(&shared.polled);
             polled.remove(&job.job.request_id);
-            #[cfg(feature = "postgres")]
             if stop.is_cancelled() && !job.updates.borrow().is_final() {
                 shared.followed.give_up(job);
             }

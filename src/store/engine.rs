@@ -43,6 +43,9 @@ pub(super) trait WriterEngine: Any + Engine + Send {
     /// Returns how long purchases may run, if another server may end them.
     fn deadlines(&self) -> Option<Deadlines>;
 
+    /// Returns the number of this process, if several share the ledger.
+    fn server(&self) -> Option<i64>;
+
     /// Returns the period of the rate limit, if settings fix it, else zero.
     fn least_period(&self) -> Duration;
 

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 #[cfg(feature = "postgres")]
-use super::postgres::{Fleet, PostgresStore, PostgresTarget};
+use super::postgres::PostgresTarget;
 use super::sqlite::SqliteStore;
 use super::{
     Backup, Clock, InstanceCounts, LockHolder, MoneyKind, OpenError, Opening, PurchaseId, Reason,
@@ -23,28 +23,9 @@ use crate::metrics::{Histogram, SharedLedgerMetrics};
 /// Dropping the last clone waits until everything that is queued was written.
 #[derive(Clone)]
 pub struct Store {
-    pub(super) backend: Backend,
+    pub(super) backend: SqliteStore,
     hook: Option<Arc<dyn StoreHook>>,
 }
-
-#[derive(Clone)]
-pub(super) enum Backend {
-    Sqlite(SqliteStore),
-    #[cfg(feature = "postgres")]
-    Postgres(PostgresStore),
-}
-
-/// Evaluates an expression with the backend of a store.
-macro_rules! on_backend {
-    ($store:expr, $backend:ident => $call:expr) => {
-        match &$store.backend {
-            $crate::store::handle::Backend::Sqlite($backend) => $call,
-            #[cfg(feature = "postgres")]
-            $crate::store::handle::Backend::Postgres($backend) => $call,
-        }
-    };
-}
-pub(super) use on_backend;
 
 #[derive(Clone, Copy, Debug)]
 pub enum StoreOp<'a> {
@@ -180,58 +161,21 @@ impl Store {
     }
 }
 
-/// Opens a store that several instances share.
+/// Opens a ledger that several servers share.
 #[cfg(feature = "postgres")]
 impl Store {
-    /// Connects, makes or migrates the tables, and joins the other instances.
-    ///
-    /// Dropping the store releases what is held, and leaves the other instances.
+    /// Connects, and makes or migrates the tables.
     pub async fn open_postgres(target: PostgresTarget) -> Result<Self, OpenError> {
-        Self::open(target, None).await
+        Self::open_database(target, None).await
     }
 
-    /// Opens a ledger in a database with the rules of one in a file.
+    /// Opens a shared ledger whose time the test sets.
     #[doc(hidden)]
     pub async fn open_database(
         target: PostgresTarget,
         clock: Option<Clock>,
     ) -> Result<Self, OpenError> {
         SqliteStore::open_database(target, clock).await.map(Self::from).map_err(OpenError::Unusable)
-    }
-
-    /// Opens a shared store whose time the test sets.
-    #[doc(hidden)]
-    pub async fn open_postgres_at(target: PostgresTarget, clock: Clock) -> Result<Self, OpenError> {
-        Self::open(target, Some(clock)).await
-    }
-
-    /// Opens a shared store on the caller's runtime, for a simulation that drives its time.
-    #[doc(hidden)]
-    pub async fn open_postgres_here(target: PostgresTarget) -> Result<Self, OpenError> {
-        let opened = PostgresStore::open_here(target).await.map_err(OpenError::Unusable)?;
-        Ok(Self { backend: Backend::Postgres(opened), hook: None })
-    }
-
-    /// Waits until the heartbeats that were sent are answered, for a simulation.
-    #[doc(hidden)]
-    pub async fn heartbeats_answered(&self) -> Result<(), Unavailable> {
-        match &self.backend {
-            Backend::Sqlite(_) => Ok(()),
-            Backend::Postgres(store) => store.heartbeats_answered().await,
-        }
-    }
-
-    async fn open(target: PostgresTarget, clock: Option<Clock>) -> Result<Self, OpenError> {
-        let opened = PostgresStore::open(target, clock).await.map_err(OpenError::Unusable)?;
-        Ok(Self { backend: Backend::Postgres(opened), hook: None })
-    }
-
-    /// Returns the instances that share the ledger, or `None` if it is one process's own.
-    pub fn fleet(&self) -> Option<Fleet> {
-        match &self.backend {
-            Backend::Sqlite(_) => None,
-            Backend::Postgres(store) => Some(Fleet::new(store.clone())),
-        }
     }
 }
 
@@ -243,106 +187,75 @@ impl Store {
     }
 
     pub fn now(&self) -> Duration {
-        on_backend!(self, store => store.now())
+        self.backend.now()
     }
 
     /// Returns the ledger's public name, which changes when purchases may have been lost.
     pub fn name(&self) -> Arc<str> {
-        on_backend!(self, store => store.name())
+        self.backend.name()
     }
 
     /// Returns how long commits take. Clones share their counts.
     pub fn commit_durations(&self) -> Histogram {
-        on_backend!(self, store => store.commit_durations())
+        self.backend.commit_durations()
     }
 
     /// Returns what is counted about a ledger that servers share. Clones share their counts.
     pub fn shared_metrics(&self) -> Option<SharedLedgerMetrics> {
-        match &self.backend {
-            Backend::Sqlite(_) => None,
-            #[cfg(feature = "postgres")]
-            Backend::Postgres(store) => Some(store.metrics()),
-        }
+        self.backend.shared_metrics()
     }
 
     /// Returns whether the ledger may lack purchases that were made after this time, as a restored
     /// backup does. At that time, it lacked none.
     pub fn may_lack_purchases_since(&self, complete_at: Duration) -> bool {
-        on_backend!(self, store => store.may_lack_purchases_since(complete_at))
+        self.backend.may_lack_purchases_since(complete_at)
     }
 
     /// Returns whether this process may still send a purchase that the ledger holds for it. Ask
     /// right before the first byte: another instance may have given up what this one held.
     pub fn may_send(&self, id: PurchaseId) -> bool {
-        on_backend!(self, store => store.may_send(id))
+        self.backend.may_send(id)
     }
 
     /// Returns how many servers share the ledger; `None` if one has it alone, or if that cannot be
     /// read.
     pub async fn instance_counts(&self) -> Option<InstanceCounts> {
-        match &self.backend {
-            Backend::Sqlite(_) => None,
-            #[cfg(feature = "postgres")]
-            Backend::Postgres(store) => store.instance_counts().await.ok(),
-        }
+        self.backend.instance_counts().await
+    }
+
+    /// Returns whether several servers may share the ledger.
+    pub fn is_shared(&self) -> bool {
+        self.backend.is_shared()
     }
 
     /// Returns whether the ledger could not be opened. That was logged once, with its cause.
     pub fn is_unusable(&self) -> bool {
-        on_backend!(self, store => store.is_unusable())
+        self.backend.is_unusable()
     }
 
     pub fn is_starting(&self) -> bool {
-        on_backend!(self, store => store.is_starting())
+        self.backend.is_starting()
     }
 
     pub fn lock_holder(&self) -> Option<LockHolder> {
-        on_backend!(self, store => store.lock_holder())
+        self.backend.lock_holder()
     }
 
     /// Waits until the writer has run a command. Returns whether it still runs, or whether it has
     /// ended because the ledger is unusable.
     pub async fn writer_answers(&self) -> bool {
-        match &self.backend {
-            Backend::Sqlite(store) => store.writer_answers().await,
-            // A database that is down must not restart the servers.
-            #[cfg(feature = "postgres")]
-            Backend::Postgres(_) => true,
-        }
+        self.backend.writer_answers().await
     }
 
     /// Writes what is queued, and releases the ledger although clones of this handle live. Later
     /// operations fail. Blocks until it is done.
     pub fn close(&self) {
-        on_backend!(self, store => store.close());
+        self.backend.close();
     }
 
     /// Takes a slot of all servers, if one is free under this limit.
-    #[doc(hidden)]
     pub async fn take_free_slot(&self, slot: WantedSlot) -> Result<SlotAnswer, Unavailable> {
-        match &self.backend {
-            Backend::Sqlite(store) => store.take_free_slot(slot).await,
-            #[cfg(feature = "postgres")]
-            Backend::Postgres(_) => Err(Unavailable("it grants slots in turn".into())),
-        }
-    }
-
-    /// Has no server take a slot for a while.
-    #[doc(hidden)]
-    pub fn block_slots(&self, wait: Duration) {
-        match &self.backend {
-            Backend::Sqlite(store) => store.block_slots(wait),
-            #[cfg(feature = "postgres")]
-            Backend::Postgres(_) => {}
-        }
-    }
-
-    pub(super) fn sqlite(&self) -> Option<&SqliteStore> {
-        match &self.backend {
-            Backend::Sqlite(store) => Some(store),
-            #[cfg(feature = "postgres")]
-            Backend::Postgres(_) => None,
-        }
+        self.backend.take_free_slot(slot).await
     }
 
     pub(super) fn allows(&self, op: StoreOp<'_>) -> bool {
@@ -372,12 +285,12 @@ impl Store {
 
 impl From<SqliteStore> for Store {
     fn from(store: SqliteStore) -> Self {
-        Self { backend: Backend::Sqlite(store), hook: None }
+        Self { backend: store, hook: None }
     }
 }
 
 impl fmt::Debug for Store {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        on_backend!(self, store => fmt::Debug::fmt(store, f))
+        self.backend.fmt(f)
     }
 }

@@ -17,6 +17,7 @@ mod budget_requests;
 mod budgets;
 mod engine;
 mod handle;
+mod job;
 mod member;
 mod model;
 mod outbox;
@@ -42,6 +43,7 @@ pub use budgets::{
     PeriodSpend, ScopeKind,
 };
 pub use handle::{HookFuture, Store, StoreHook, StoreOp};
+pub use job::{Job, JobNews, JobState, KeyId, PolledJobs, StatusUpdate};
 pub use member::{
     Caller, LoginSession, Member, MemberChange, MemberError, RecentRefusals, SecretRecord,
     VERSION_POLL_INTERVAL,
@@ -49,10 +51,10 @@ pub use member::{
 pub use model::{
     AccountCheck, AccountLimit, AccountStatus, Checkpoint, Clock, CreditWatermark, Deadlines,
     DedupeKey, Digest, DuplicateCheck, EarlierReply, Evidence, ExistingPurchase, Held,
-    InstanceCounts, Job, JobState, KeptReply, KeyId, LedgerTotals, MissingSpend, MoneyKind,
-    Precondition, PurchaseId, PurchaseRecord, PurchaseState, RemainingCredit, Reservation,
-    ReserveError, SETTLES_WITHIN, Service, Settlement, SlotAnswer, SlotId, SlotLimit, SlotRate,
-    Snapshot, SpendRow, StatusUpdate, StoreCapacity, WantedSlot, ZoneOffsets,
+    InstanceCounts, KeptReply, LedgerTotals, MissingSpend, MoneyKind, Precondition, PurchaseId,
+    PurchaseRecord, PurchaseState, RemainingCredit, Reservation, ReserveError, SETTLES_WITHIN,
+    Service, Settlement, SlotAnswer, SlotId, SlotLimit, SlotRate, Snapshot, SpendRow,
+    StoreCapacity, WantedSlot, ZoneOffsets,
 };
 pub use outbox::{Alert, OutboxEvent, Subscription, WebhookId};
 pub use reason::{Cause, Reason};

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use super::{Budgets, OverBudget, Unavailable};
+use super::{Budgets, Job, JobState, OverBudget, Unavailable};
 use crate::clock;
 pub use crate::contract::catalog::Service;
 use crate::contract::money::Usd;
@@ -445,56 +445,4 @@ pub struct SlotAnswer {
 pub struct AccountLimit {
     pub requests: u64,
     pub window_seconds: u64,
-}
-
-/// Identifies the key that ordered a job: a hash that reveals nothing about the key.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct KeyId(pub [u8; 8]);
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Job {
-    /// The gateway's id for it (contract 2.5).
-    pub request_id: Arc<str>,
-    pub purchase: Option<PurchaseId>,
-    pub owner: Arc<str>,
-    pub key: Option<KeyId>,
-    pub model: Arc<str>,
-    pub price: Usd,
-    pub at: Duration,
-    /// `None` unless `jobs.keep_prompts` is on.
-    pub prompt: Option<Arc<str>>,
-    pub latest_update: Option<StatusUpdate>,
-}
-
-impl Job {
-    pub fn is_open(&self) -> bool {
-        self.latest_update.as_ref().is_none_or(|update| update.state == JobState::Open)
-    }
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct StatusUpdate {
-    pub at: Duration,
-    pub body: Bytes,
-    pub state: JobState,
-}
-
-/// The state of a job, as far as its status body can be read (see `jobs::status`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum JobState {
-    Open,
-    Finished,
-    Failed,
-}
-
-impl JobState {
-    pub const ALL: [Self; 3] = [Self::Open, Self::Finished, Self::Failed];
-
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Open => "open",
-            Self::Finished => "finished",
-            Self::Failed => "failed",
-        }
-    }
 }

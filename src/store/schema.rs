@@ -137,6 +137,11 @@ const TABLES: &str = "
         state        {text} NOT NULL DEFAULT 'open' CHECK (state = 'open' OR state = 'finished' OR state = 'failed'),
         purchase     {blob} CHECK (length(purchase) = 16),  -- purchases.id
         prompt       {text},                -- only with `jobs.keep_prompts`
+        -- These are NULL in a ledger that one server has.
+        poller        {int},                -- the server that polls it
+        polled_until  {int},                -- from then on, any server may poll it
+        watched_until {int},                -- until then, someone watches it at another server
+        revision     {int} NOT NULL DEFAULT 0,  -- goes up with each status
         CHECK ((status_at IS NULL) = (body IS NULL)),
         CHECK (state = 'open' OR status_at IS NOT NULL)
     ) {strict};

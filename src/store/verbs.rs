@@ -5,15 +5,14 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::handle::on_backend;
 use super::{
     AccountCheck, AccountLimit, AccountStatus, Actor, Alert, AuditEntry, AuditQuery, BudgetRequest,
     BudgetScope, Checkpoint, CreditWatermark, Digest, Evidence, Extra, Group, GroupChange,
-    GroupError, Held, Job, KeptLimit, KeptReply, LedgerTotals, LoginSession, Member, MemberChange,
-    MemberError, MissingSpend, OutboxEvent, PeriodSpend, PurchaseId, PurchaseRecord,
-    RemainingCredit, Reservation, ReserveError, SecretRecord, Settlement, SlotId, Snapshot,
-    SpendRow, StatusUpdate, Store, StoreOp, SubjectLogin, SubjectToken, Subscription, TokenRefusal,
-    Unavailable, WantedSlot, WebhookId, ZoneOffsets,
+    GroupError, Held, Job, JobNews, KeptLimit, KeptReply, LedgerTotals, LoginSession, Member,
+    MemberChange, MemberError, MissingSpend, OutboxEvent, PeriodSpend, PolledJobs, PurchaseId,
+    PurchaseRecord, RemainingCredit, Reservation, ReserveError, SecretRecord, Settlement, SlotId,
+    Snapshot, SpendRow, StatusUpdate, Store, StoreOp, SubjectLogin, SubjectToken, Subscription,
+    TokenRefusal, Unavailable, WantedSlot, WebhookId, ZoneOffsets,
 };
 use crate::contract::event::EventKind;
 use crate::contract::money::Usd;
@@ -23,7 +22,7 @@ macro_rules! requests {
     ($($(#[$doc:meta])* $name:ident($($arg:ident: $type:ty),* $(,)?) -> $answer:ty, $op:expr;)+) => {
         $($(#[$doc])*
         pub async fn $name(&self, $($arg: $type),*) -> Result<$answer, Unavailable> {
-            let work = async { on_backend!(self, store => store.$name($($arg),*).await) };
+            let work = async { self.backend.$name($($arg),*).await };
             self.with_hooks($op, work).await
         })+
     };
@@ -35,7 +34,7 @@ macro_rules! notifications {
         $($(#[$doc])*
         pub fn $name(&self, $($arg: $type),*) {
             if self.allows($op) {
-                on_backend!(self, store => store.$name($($arg),*));
+                self.backend.$name($($arg),*);
             }
         })+
     };
@@ -43,10 +42,6 @@ macro_rules! notifications {
 
 const fn other(name: &'static str) -> StoreOp<'static> {
     StoreOp::Other(name)
-}
-
-fn not_shared() -> Unavailable {
-    Unavailable("a shared ledger is not cleared or recovered".into())
 }
 
 /// The life of a purchase: held, sent, ended.
@@ -58,7 +53,7 @@ impl Store {
         &self,
         reservation: &Reservation,
     ) -> Result<CreditWatermark, ReserveError> {
-        let hold = async { on_backend!(self, store => store.reserve(reservation, None).await) };
+        let hold = async { self.backend.reserve(reservation, None).await };
         let held = self.with_hooks(StoreOp::Reserve(reservation), hold).await?;
         Ok(held.watermark)
     }
@@ -76,40 +71,38 @@ impl Store {
             return Ok(Held { watermark, is_sent: false });
         }
         let send = Some((slot, account));
-        let hold = async { on_backend!(self, store => store.reserve(reservation, send).await) };
+        let hold = async { self.backend.reserve(reservation, send).await };
         self.with_hooks(StoreOp::ReserveAndSend(reservation, slot.id), hold).await
     }
 
     /// Returns whether credit was used, or was missing, since the last call.
     pub fn take_credit_used(&self) -> bool {
-        on_backend!(self, store => store.take_credit_used())
+        self.backend.take_credit_used()
     }
 
     /// Ends a purchase, and records its video job, durably. A purchase that has ended stays as it
     /// is, except that an unknown one may become charged or released.
     pub async fn settle(&self, id: PurchaseId, settlement: Settlement) -> Result<(), Unavailable> {
         let end = settlement.clone();
-        let settle = async { on_backend!(self, store => store.settle(id, end).await) };
+        let settle = async { self.backend.settle(id, end).await };
         self.with_hooks(StoreOp::Settle(id, &settlement), settle).await
     }
 
     /// Recovers an in-memory store, as each start of a server does for a file.
     #[doc(hidden)]
     pub async fn recover(&self) -> Result<(), Unavailable> {
-        let Some(store) = self.sqlite() else { return Err(not_shared()) };
-        self.with_hooks(other("recover"), store.recover()).await
+        self.with_hooks(other("recover"), self.backend.recover()).await
     }
 
     #[doc(hidden)]
     pub async fn clear(&self) -> Result<(), Unavailable> {
-        let Some(store) = self.sqlite() else { return Err(not_shared()) };
-        self.with_hooks(other("clear"), store.clear()).await
+        self.with_hooks(other("clear"), self.backend.clear()).await
     }
 
     /// [`settle`](Self::settle) without waiting, for tasks that are being dropped.
     pub fn settle_later(&self, id: PurchaseId, settlement: Settlement) {
         if self.allows(StoreOp::SettleLater(id, &settlement)) {
-            on_backend!(self, store => store.settle_later(id, settlement));
+            self.backend.settle_later(id, settlement);
         }
     }
 
@@ -187,6 +180,12 @@ impl Store {
         /// Records, without waiting, the rate limit that the gateway reported last. Survives a
         /// power failure.
         record_rate_limit(limit: AccountLimit), other("record_rate_limit");
+
+        /// Has no server send for a while.
+        block_slots(wait: Duration), other("block_slots");
+
+        /// Notes, for operators, by which budgets and limits this server sells.
+        note_rules(rules: Digest), other("note_rules");
     }
 }
 
@@ -207,6 +206,21 @@ impl Store {
         find_job(request_id: Arc<str>) -> Option<Job>, other("find_job");
 
         open_jobs() -> Vec<Job>, other("open_jobs");
+
+        /// Claims the open jobs that no server polls, for a while, and returns all that this one has
+        /// claimed. The server that accepts a job polls it from the start.
+        claim_jobs() -> Vec<Job>, other("claim_jobs");
+
+        /// Returns the statuses of these jobs that are newer than the revisions that the caller knows;
+        /// 0 is none.
+        job_news(known: Vec<(Arc<str>, u64)>) -> Vec<JobNews>, other("job_news");
+
+        /// Tells the server that polls an open job that someone watches it here, for this long.
+        watch_job(request_id: Arc<str>, wait: Duration) -> (), other("watch_job");
+
+        /// Returns the open jobs that this server has claimed and others watch, or that others have
+        /// claimed.
+        polled_jobs() -> PolledJobs, other("polled_jobs");
 
         jobs_of(owner: Arc<str>, most: usize) -> Vec<Job>, other("jobs_of");
 
@@ -230,9 +244,7 @@ impl Store {
         changes: Vec<(Arc<str>, MemberChange)>,
     ) -> Result<(), (Arc<str>, MemberError)> {
         let first = changes.first().map(|(name, _)| Arc::clone(name)).unwrap_or_default();
-        let change = async {
-            on_backend!(self, store => store.change_members(by, fingerprint, changes).await)
-        };
+        let change = async { self.backend.change_members(by, fingerprint, changes).await };
         let changed = self.with_hooks(other("change_members"), change).await;
         changed.map_err(|why| (first, why.into()))?
     }
@@ -319,8 +331,7 @@ impl Store {
         name: Arc<str>,
         change: GroupChange,
     ) -> Result<(), GroupError> {
-        let change =
-            async { on_backend!(self, store => store.change_group(by, name, change).await) };
+        let change = async { self.backend.change_group(by, name, change).await };
         self.with_hooks(other("change_group"), change).await?
     }
 

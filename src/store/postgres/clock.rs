@@ -3,19 +3,9 @@
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
-use super::column::nanos;
 use crate::clock;
 use crate::store::Clock;
-
-/// Nanoseconds since the Unix epoch by the database's clock, read when the statement runs.
-const DATABASE_NOW: &str = "((extract(epoch FROM clock_timestamp()) * 1000000)::bigint * 1000)";
-const TEST_NOW: &str = "(current_setting('tollgate.now')::bigint)";
-/// Sets the time that [`TEST_NOW`] reads.
-pub(super) const SET_TEST_NOW: &str = "SELECT set_config('tollgate.now', $1, true)";
-
-/// When a step was made, if a test sets the time.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct ClockStamp(pub(super) Option<Duration>);
+use crate::store::sqlite::nanos;
 
 pub(in crate::store) struct LedgerClock {
     /// A test's own clock.
@@ -41,16 +31,5 @@ impl LedgerClock {
     /// Notes the database's time, in nanoseconds, as it was answered just now.
     pub(super) fn note(&self, database: i64) {
         self.ahead.store(database.saturating_sub(nanos(clock::wall())), Ordering::Relaxed);
-    }
-
-    pub(super) fn stamp(&self) -> ClockStamp {
-        ClockStamp(self.test.as_ref().map(|test| test()))
-    }
-
-    /// Returns the text of a statement for the database. `{now}` is the ledger's time, which a test
-    /// may set; `{clock}` is always the database's, for leases.
-    pub(super) fn fill_in(&self, sql: &str) -> String {
-        let now = if self.test.is_some() { TEST_NOW } else { DATABASE_NOW };
-        sql.replace("{now}", now).replace("{clock}", DATABASE_NOW)
     }
 }

@@ -4,34 +4,27 @@
 //! whose answer is lost is looked up, because each transaction that writes leaves its id in `batches`.
 
 use std::cell::{Cell, RefCell};
-use std::collections::HashMap;
 use std::ops::ControlFlow;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tokio::runtime::Runtime;
-use tokio::time::timeout;
-use tokio_postgres::{Error, SimpleQueryMessage, SimpleQueryRow, Statement};
 use tracing::{error, info, warn};
 use uuid::Uuid;
 
 use super::PostgresTarget;
 use super::clock::LedgerClock;
-use super::column::nanos;
-use super::connect::{PostgresConnection, connect};
-use super::statement::{numbered, types_of, values_of};
+use super::servers::{self, ServerRow};
+use super::session::PostgresSession;
+use super::tables;
 use crate::clock::since_boot;
-use crate::store::engine::{
-    Begun, Engine, Result, Row, SqlValue, StoreError, ToSqlValue, WriterEngine,
-};
-use crate::store::schema::{MIGRATIONS, SqlDialect};
-use crate::store::sqlite::{CommandGate, new_name};
+use crate::metrics::SharedLedgerMetrics;
+use crate::store::engine::{Begun, Engine, Result, Row, StoreError, ToSqlValue, WriterEngine};
+use crate::store::schema::SqlDialect;
+use crate::store::sqlite::{CommandGate, ensure_not_moved, nanos, new_name};
 use crate::store::{Cause, Deadlines, Reason, Unavailable};
 use crate::sync::{lock, pause};
 
-/// How long an answer may take. The lock of another server may be waited for.
-const PATIENCE: Duration = Duration::from_secs(8);
 const MIN_RECONNECT_DELAY: Duration = Duration::from_millis(50);
 const MAX_RECONNECT_DELAY: Duration = Duration::from_secs(1);
 /// How long a batch is remembered. No server waits longer for the answer to a commit.
@@ -42,40 +35,13 @@ const BATCHES_PER_PURGE: i64 = 1_024;
 /// Clocks run at different speeds.
 const MAX_CLOCK_DEVIATION: i64 = 500_000_000;
 
-/// The tables that only a shared database has.
-const OWN_TABLES: &str = "
-    -- One row, which each transaction locks.
-    CREATE TABLE ledger (
-        number  {key} CHECK (number = 1),
-        version {int} NOT NULL,         -- goes up with each transaction that writes
-        batch   {text} NOT NULL,        -- the id of the last of them
-        schema  {int} NOT NULL,
-        name    {text} NOT NULL,        -- public; changes when purchases may have been lost
-        blocked_until {int} NOT NULL    -- no slot of the rate limit is free before
-    ) {strict};
-    -- The transactions that have been committed.
-    CREATE TABLE batches (
-        id {text} PRIMARY KEY,
-        at {int} NOT NULL
-    ) {strict};
-    CREATE INDEX batches_at ON batches (at);
-    CREATE INDEX slots_replied ON slots (replied);
-    CREATE INDEX purchases_open ON purchases (deadline) WHERE ended_at IS NULL;
-    -- The account's balance, and the prices held and spent: one row.
-    CREATE TABLE credit (
-        number {key} CHECK (number = 1),
-        held   {int} NOT NULL,
-        spent  {int} NOT NULL,
-        balance {int},
-        since  {int},                   -- what had been spent when the balance certainly included it
-        as_of  {int},
-        CHECK ((balance IS NULL) = (since IS NULL) AND (balance IS NULL) = (as_of IS NULL))
-    ) {strict};
-    INSERT INTO credit VALUES (1, 0, 0);
-";
 /// The time is read by a statement of its own, after the wait for the lock.
-const LOCK: &str = "BEGIN; SELECT version, batch, name FROM ledger FOR UPDATE;
+const LOCK: &str = "BEGIN; SELECT version, batch, name, cluster FROM ledger FOR UPDATE;
     SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint * 1000";
+/// The timeline changes when a replica takes over, or when a backup was rolled forward.
+const CLUSTER: &str =
+    "SELECT system_identifier || '/' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8)
+    FROM pg_control_system()";
 
 /// The ledger's row and the database's time at the begin of a transaction.
 #[derive(Clone, Debug, Default)]
@@ -83,6 +49,7 @@ struct Locked {
     version: i64,
     batch: String,
     name: Arc<str>,
+    cluster: String,
     now: i64,
     /// Whether the database has the last transaction that this process knows.
     has_known: bool,
@@ -90,162 +57,113 @@ struct Locked {
 }
 
 pub(in crate::store) struct PostgresEngine {
-    runtime: Runtime,
-    target: PostgresTarget,
+    session: PostgresSession,
     clock: Arc<LedgerClock>,
     gate: CommandGate,
-    session: RefCell<Option<Session>>,
-    /// The connection has failed, or hangs.
-    is_lost: Cell<bool>,
+    metrics: SharedLedgerMetrics,
     is_open: Cell<bool>,
-    has_written: Cell<bool>,
     /// How this transaction began.
     locked: RefCell<Locked>,
     /// The last transaction that this process knows, by its id.
     known_batch: RefCell<String>,
+    /// The ledger was renamed, and no transaction of this process has ended since.
+    is_renamed: Cell<bool>,
     /// The database's clock as it was read last, and the time since boot before it was asked.
     last_reading: Cell<Option<(i64, Duration)>>,
     /// The ledger's public name.
     name: Arc<Mutex<Arc<str>>>,
-}
-
-struct Session {
-    connection: PostgresConnection,
-    statements: RefCell<HashMap<String, Statement>>,
+    server: Cell<ServerRow>,
+    next_renewal: Cell<Duration>,
 }
 
 impl PostgresEngine {
-    /// Connects, and makes the tables if there are none.
+    /// Connects, makes the tables if there are none, and joins the processes that share the ledger.
     pub(in crate::store) fn open(
         target: PostgresTarget,
         clock: Arc<LedgerClock>,
         name: Arc<Mutex<Arc<str>>>,
-        gate: &CommandGate,
+        (gate, metrics): (&CommandGate, &SharedLedgerMetrics),
     ) -> Result<Self, Reason> {
-        let engine = Self {
-            runtime: tokio::runtime::Builder::new_current_thread().enable_all().build()?,
-            target,
-            clock,
-            gate: gate.clone(),
-            session: RefCell::default(),
-            is_lost: Cell::default(),
-            is_open: Cell::default(),
-            has_written: Cell::default(),
-            locked: RefCell::default(),
-            known_batch: RefCell::default(),
-            last_reading: Cell::default(),
-            name,
-        };
-        engine.connect()?;
-        engine.migrate()?;
+        let fresh = Self::prepare(target)?;
+        let engine = Self { clock, gate: gate.clone(), metrics: metrics.clone(), name, ..fresh };
+        if !engine.session.target.reads_only {
+            ensure_not_moved(&engine.session)?;
+            let joined = engine.check_cluster().and_then(|()| engine.renew());
+            joined.map_err(|fault| fault.unavailable().0)?;
+        }
         Ok(engine)
     }
 
-    fn migrate(&self) -> Result<(), Reason> {
-        if self.has_tables()? {
-            return Ok(());
-        }
-        let tables = [MIGRATIONS, &[OWN_TABLES]].concat().concat();
-        let (tables, newest) = (SqlDialect::Postgres.fill_in(&tables), MIGRATIONS.len());
-        let name = new_name(Duration::ZERO);
-        let make = format!(
-            "BEGIN; SELECT pg_advisory_xact_lock(7521); {tables};
-            INSERT INTO ledger VALUES (1, 1, '', {newest}, '{name}', 0); COMMIT"
-        );
-        let made = self.simple(&make);
-        self.is_open.set(made.is_err());
-        self.roll_back().map_err(|fault| fault.unavailable().0)?;
-        match made {
-            // Another server was first.
-            Err(_) if self.has_tables()? => Ok(()),
-            made => made.map(drop).map_err(|fault| fault.unavailable().0),
-        }
-    }
-
-    fn has_tables(&self) -> Result<bool, Reason> {
-        let find = "SELECT to_regclass('ledger') IS NOT NULL";
-        let found = self.simple(find).map_err(|fault| fault.unavailable().0)?;
-        Ok(found.first().is_some_and(|row| row.get(0) == Some("t")))
-    }
-
-    /// Connects again if the connection was lost.
-    fn connect(&self) -> Result<(), Reason> {
-        let is_closed =
-            self.session.borrow().as_ref().is_none_or(|session| session.connection.is_closed());
-        if !is_closed && !self.is_lost.get() {
-            return Ok(());
-        }
-        self.session.take();
-        let connected = self.runtime.block_on(connect(&self.target));
-        self.gate.note_outage(connected.as_ref().err());
-        let session = Session { connection: connected?, statements: RefCell::default() };
-        *self.session.borrow_mut() = Some(session);
-        self.is_lost.set(false);
-        self.is_open.set(false);
-        Ok(())
-    }
-
-    /// Waits for an answer of the database.
-    fn wait<T>(&self, work: impl Future<Output = Result<T, Error>>) -> Result<T> {
-        let patience = PATIENCE.max(self.target.min_patience);
-        let answered = self.runtime.block_on(async { timeout(patience, work).await });
-        let answered = answered
-            .map_err(|_elapsed| Reason::new(Cause::Unreachable, "the database does not answer"));
-        let (reason, is_refused) = match answered {
-            Ok(Ok(answer)) => return Ok(answer),
-            Ok(Err(error)) => {
-                let is_refused = error.as_db_error().is_some();
-                (Reason::from(error), is_refused)
-            }
-            Err(reason) => (reason, false),
+    /// Connects, and makes the tables if there are none.
+    fn prepare(target: PostgresTarget) -> Result<Self, Reason> {
+        let may_migrate = target.may_migrate;
+        let engine = Self {
+            session: PostgresSession::new(target)?,
+            clock: Arc::new(LedgerClock::new(None)),
+            gate: CommandGate::opened(),
+            metrics: SharedLedgerMetrics::default(),
+            is_open: Cell::default(),
+            locked: RefCell::default(),
+            known_batch: RefCell::default(),
+            is_renamed: Cell::default(),
+            last_reading: Cell::default(),
+            name: Arc::default(),
+            server: Cell::default(),
+            next_renewal: Cell::default(),
         };
-        let why = Unavailable(reason);
-        Err(if why.0.cause == Cause::Unreachable {
-            self.is_lost.set(true);
-            StoreError::Disconnected(why)
-        } else if is_refused && why.0.cause == Cause::DiskFull {
-            StoreError::DiskFull(why)
-        } else {
-            StoreError::Transient(why)
+        engine.session.connect()?;
+        tables::prepare(&engine, may_migrate)?;
+        Ok(engine)
+    }
+
+    /// Changes a ledger for an operator in one transaction, unless `change` refuses it. The process does
+    /// not join those that share the ledger.
+    pub(super) fn change_once<T>(
+        target: PostgresTarget,
+        change: impl FnOnce(&Self, Duration) -> Result<Result<T, Reason>>,
+    ) -> Result<T, Reason> {
+        let engine = Self::prepare(target)?;
+        ensure_not_moved(&engine.session)?;
+        let done = engine.lock().and_then(|_| change(&engine, engine.clock.now()));
+        let done = done.map_err(|fault| fault.unavailable().0).flatten();
+        let end = if done.is_ok() { "COMMIT" } else { "ROLLBACK" };
+        let ended = engine.simple(end).map_err(|fault| fault.unavailable().0);
+        engine.session.close();
+        ended.and(done)
+    }
+
+    /// Renames a ledger that was restored from a backup, and returns its name. Fails while a process uses
+    /// it.
+    pub(super) fn report_restore(target: PostgresTarget) -> Result<String, Reason> {
+        Self::change_once(target, |engine, now| {
+            if let Err(used) = servers::ensure_idle(&engine.session, 0, now)? {
+                return Ok(Err(used));
+            }
+            engine.rename(engine.cluster()?.as_deref())?;
+            Ok(Ok(lock(&engine.name).to_string()))
         })
     }
 
-    /// Runs statements without values, and returns the rows of all of them.
-    fn simple(&self, sql: &str) -> Result<Vec<SimpleQueryRow>> {
-        let session = self.session.borrow();
-        let client = &session.as_ref().ok_or_else(lost)?.connection.client;
-        let answers = self.wait(client.simple_query(sql))?;
-        Ok(answers
-            .into_iter()
-            .filter_map(
-                |answer| {
-                    if let SimpleQueryMessage::Row(row) = answer { Some(row) } else { None }
-                },
-            )
-            .collect())
+    /// Connects again if the connection was lost.
+    fn connect(&self) -> Result<()> {
+        let connected = self.session.connect();
+        self.gate.note_outage(connected.as_ref().err());
+        if connected.map_err(Unavailable)? {
+            self.is_open.set(false);
+            if !self.session.target.reads_only {
+                self.check_cluster()?;
+            }
+        }
+        Ok(())
     }
 
-    /// Prepares a statement once, with the types of its first values.
-    fn prepared(&self, sql: &str, values: &[SqlValue<'_>]) -> Result<Statement> {
-        let session = self.session.borrow();
-        let session = session.as_ref().ok_or_else(lost)?;
-        let known = session.statements.borrow().get(sql).cloned();
-        let statement = match known {
-            Some(statement) => statement,
-            None => {
-                let (text, types) = (numbered(sql), types_of(values));
-                let made = session.connection.client.prepare_typed(&text, &types);
-                let statement = self.wait(made)?;
-                session.statements.borrow_mut().insert(sql.to_owned(), statement.clone());
-                statement
-            }
-        };
-        let (given, expected) = (values.len(), statement.params().len());
-        if given != expected {
-            let why = format!("{given} values were given to a statement with {expected}");
-            return Err(Unavailable(why.into()).into());
-        }
-        Ok(statement)
+    pub(super) fn simple(&self, sql: &str) -> Result<Vec<tokio_postgres::SimpleQueryRow>> {
+        self.session.simple(sql)
+    }
+
+    /// Notes whether a transaction is open.
+    pub(super) fn mark_open(&self, is_open: bool) {
+        self.is_open.set(is_open);
     }
 
     /// Locks the ledger.
@@ -262,22 +180,87 @@ impl PostgresEngine {
                 version: number(0, 0)?,
                 batch: cell(0, 1)?.to_owned(),
                 name: cell(0, 2)?.into(),
+                cluster: cell(0, 3)?.to_owned(),
                 now: number(1, 0)?,
                 has_known: known.is_empty() || number(2, 0)? > 0,
                 asked,
             })
         };
-        read().ok_or_else(|| Unavailable("the table `ledger` is empty".into()).into())
+        let locked: Result<_> =
+            read().ok_or_else(|| Unavailable("the table `ledger` is empty".into()).into());
+        if let Ok(Locked { now, .. }) = &locked {
+            self.clock.note(*now);
+        }
+        locked
     }
 
-    /// Renames a ledger that has forgotten transactions, unless another server has.
+    /// Compares the database cluster with the one that the ledger was in. A restored backup, or a replica
+    /// that took over, may lack purchases. A dump that is restored in the same cluster looks like the
+    /// original, so the operator reports it.
+    fn check_cluster(&self) -> Result<()> {
+        let Some(cluster) = self.cluster()? else { return Ok(()) };
+        let locked = self.lock()?;
+        if locked.cluster.is_empty() {
+            self.simple(&format!("UPDATE ledger SET cluster = '{cluster}'; COMMIT"))?;
+            self.is_open.set(false);
+        } else if locked.cluster != cluster {
+            error!("ledger is in another database cluster or timeline; ledger renamed");
+            self.rename(Some(&cluster))?;
+            self.simple("COMMIT")?;
+            self.is_open.set(false);
+        }
+        self.roll_back()
+    }
+
+    /// Returns the database cluster and its timeline, if this role may know it.
+    fn cluster(&self) -> Result<Option<String>> {
+        match self.simple(CLUSTER) {
+            Ok(rows) => Ok(rows.first().and_then(|row| row.get(0)).map(str::to_owned)),
+            Err(fault) if fault.unavailable().0.cause == Cause::Permission => {
+                let error = fault.unavailable();
+                warn!(%error, "database cluster not identified; restores and failovers go unnoticed");
+                Ok(None)
+            }
+            Err(fault) => Err(fault),
+        }
+    }
+
+    /// Renames a ledger that may lack purchases, before the commit that follows. Slots may be missing, too,
+    /// so one period of the rate limit passes without a request; and the balance is read again.
+    fn rename(&self, cluster: Option<&str>) -> Result<()> {
+        let (name, now) = (new_name(self.clock.now()), nanos(self.clock.now()));
+        let period = nanos(self.least_period());
+        let cluster = cluster.map(|cluster| format!(", cluster = '{cluster}'"));
+        let cluster = cluster.unwrap_or_default();
+        self.simple(&format!(
+            "INSERT INTO batches VALUES ('{name}', {now});
+            UPDATE ledger SET name = '{name}', version = version + 1, batch = '{name}'{cluster},
+                blocked_until = greatest(blocked_until, {now} + greatest({period},
+                    coalesce((SELECT least(seconds, 86400) FROM rate_limit), 60) * 1000000000));
+            UPDATE credit SET balance = NULL, since = NULL, as_of = NULL"
+        ))?;
+        self.metrics.rewinds.inc();
+        self.is_renamed.set(true);
+        *self.known_batch.borrow_mut() = name.to_string();
+        *lock(&self.name) = name;
+        Ok(())
+    }
+
+    /// Renames a ledger that has forgotten transactions, unless another server has: names sort by their
+    /// time.
     fn notice_loss(&self, locked: Locked) -> Result<Locked> {
-        if locked.has_known || locked.name != *lock(&self.name) {
+        if locked.has_known {
             return Ok(locked);
         }
-        let name = new_name(Duration::from_nanos(locked.now.unsigned_abs()));
+        if locked.name > *lock(&self.name) {
+            // Once is enough, also if this transaction is rolled back.
+            self.is_renamed.set(true);
+            self.known_batch.borrow_mut().clone_from(&locked.batch);
+            return Ok(locked);
+        }
         error!("ledger database lost commits; ledger renamed");
-        self.simple(&format!("UPDATE ledger SET name = '{name}', version = version + 1; COMMIT"))?;
+        self.rename(None)?;
+        self.simple("COMMIT")?;
         self.lock()
     }
 
@@ -288,6 +271,7 @@ impl PostgresEngine {
         let passed = nanos(since_boot().saturating_sub(asked_before));
         let has_jumped = now.saturating_sub(before) > passed.saturating_add(MAX_CLOCK_DEVIATION);
         if has_jumped {
+            self.metrics.clock_jumps.inc();
             warn!("database clock jumped ahead; rate limit slots kept");
         }
         has_jumped
@@ -298,6 +282,7 @@ impl PostgresEngine {
     fn note_end(&self, batch: String) {
         let Locked { now, asked, .. } = *self.locked.borrow();
         self.last_reading.set(Some((now, asked)));
+        self.is_renamed.set(false);
         *self.known_batch.borrow_mut() = batch;
     }
 
@@ -305,18 +290,17 @@ impl PostgresEngine {
     fn resolve(&self, id: &str, why: &StoreError) -> Result<bool> {
         let mut delay = MIN_RECONNECT_DELAY;
         loop {
-            let found =
-                self.connect().map_err(|reason| Unavailable(reason).into()).and_then(|()| {
-                    // The old connection's transaction may still be running: the lock waits for its end.
-                    self.lock()?;
-                    self.simple(&format!("SELECT 1 FROM batches WHERE id = '{id}'"))
-                });
+            let found = self.connect().and_then(|()| {
+                // The old connection's transaction may still be running: the lock waits for its end.
+                self.lock()?;
+                self.simple(&format!("SELECT 1 FROM batches WHERE id = '{id}'"))
+            });
             if let Ok(rows) = found {
                 self.roll_back()?;
                 info!(is_committed = !rows.is_empty(), "lost commit looked up");
                 return Ok(!rows.is_empty());
             }
-            self.is_lost.set(true);
+            self.session.is_lost.set(true);
             if self.gate.stop.load(Ordering::Relaxed) {
                 return Err(StoreError::Transient(why.unavailable()));
             }
@@ -324,28 +308,34 @@ impl PostgresEngine {
             delay = (delay * 2).min(MAX_RECONNECT_DELAY);
         }
     }
-}
 
-fn lost() -> StoreError {
-    let why = Reason::new(Cause::Unreachable, "the connection to the database was lost");
-    StoreError::Disconnected(Unavailable(why))
+    /// Notes that this process is alive. So an idle process notices lost commits, too.
+    fn renew(&self) -> Result<()> {
+        self.connect()?;
+        let locked = self.lock()?;
+        let locked = self.notice_loss(locked)?;
+        *lock(&self.name) = Arc::clone(&locked.name);
+        let (target, now) = (&self.session.target, self.clock.now());
+        let (row, others) = servers::renew(&self.session, self.server.get(), target, now)?;
+        self.simple("COMMIT")?;
+        self.is_open.set(false);
+        self.server.set(row);
+        self.gate.server.store(row.number, Ordering::Relaxed);
+        let before = self.metrics.settings_differ.set(others);
+        if before == 0 && others > 0 {
+            warn!(servers = others, "other servers have other budgets or limits");
+        }
+        Ok(())
+    }
 }
 
 impl Engine for PostgresEngine {
     fn dialect(&self) -> SqlDialect {
-        SqlDialect::Postgres
+        self.session.dialect()
     }
 
     fn execute(&self, sql: &str, values: &[&dyn ToSqlValue]) -> Result<usize> {
-        let values: Vec<_> = values.iter().map(|value| value.to_sql_value()).collect();
-        let statement = self.prepared(sql, &values)?;
-        let session = self.session.borrow();
-        let client = &session.as_ref().ok_or_else(lost)?.connection.client;
-        let changed = self.wait(client.execute(&statement, &values_of(&values)))?;
-        if changed > 0 {
-            self.has_written.set(true);
-        }
-        Ok(usize::try_from(changed).unwrap_or(usize::MAX))
+        self.session.execute(sql, values)
     }
 
     fn query(
@@ -354,32 +344,21 @@ impl Engine for PostgresEngine {
         values: &[&dyn ToSqlValue],
         read: &mut dyn FnMut(&Row<'_>) -> Result<ControlFlow<()>>,
     ) -> Result<()> {
-        let values: Vec<_> = values.iter().map(|value| value.to_sql_value()).collect();
-        let statement = self.prepared(sql, &values)?;
-        let session = self.session.borrow();
-        let client = &session.as_ref().ok_or_else(lost)?.connection.client;
-        let rows = self.wait(client.query(&statement, &values_of(&values)))?;
-        drop(session);
-        let reads = ["SELECT", "WITH"].iter().any(|word| sql.trim_start().starts_with(word));
-        if !reads && !rows.is_empty() {
-            self.has_written.set(true);
-        }
-        for row in &rows {
-            if read(&Row(row))?.is_break() {
-                break;
-            }
-        }
-        Ok(())
+        self.session.query(sql, values, read)
     }
 }
 
 impl WriterEngine for PostgresEngine {
     fn deadlines(&self) -> Option<Deadlines> {
-        Some(self.target.deadlines)
+        Some(self.session.target.deadlines)
+    }
+
+    fn server(&self) -> Option<i64> {
+        Some(self.server.get().number)
     }
 
     fn least_period(&self) -> Duration {
-        self.target.rate_period.unwrap_or_default()
+        self.session.target.rate_period.unwrap_or_default()
     }
 
     fn name(&self) -> Option<Arc<str>> {
@@ -391,20 +370,19 @@ impl WriterEngine for PostgresEngine {
     }
 
     fn begin(&self, _: bool) -> Result<Begun> {
-        self.connect().map_err(Unavailable)?;
-        self.has_written.set(false);
+        self.connect()?;
+        self.session.has_written.set(false);
         let locked = self.lock()?;
         let has_jumped = self.has_jumped(locked.now);
         let locked = self.notice_loss(locked)?;
-        self.clock.note(locked.now);
         *lock(&self.name) = Arc::clone(&locked.name);
-        let has_changed = *self.known_batch.borrow() != locked.batch;
+        let has_changed = self.is_renamed.get() || *self.known_batch.borrow() != locked.batch;
         *self.locked.borrow_mut() = locked;
         Ok(Begun { has_changed, now: self.clock.now(), has_jumped })
     }
 
     fn commit(&self, _: Option<i64>) -> Result<bool> {
-        if !self.has_written.get() {
+        if !self.session.has_written.get() {
             // Nothing depends on its answer.
             self.roll_back()?;
             let batch = self.locked.borrow().batch.clone();
@@ -439,10 +417,11 @@ impl WriterEngine for PostgresEngine {
     }
 
     fn roll_back(&self) -> Result<()> {
-        if self.is_open.replace(false) && !self.is_lost.get() {
+        if self.is_open.replace(false) && !self.session.is_lost.get() {
             // A connection that has ended has rolled it back.
             let done = self.simple("ROLLBACK").map(drop);
-            return done.or_else(|fault| if self.is_lost.get() { Ok(()) } else { Err(fault) });
+            return done
+                .or_else(|fault| if self.session.is_lost.get() { Ok(()) } else { Err(fault) });
         }
         Ok(())
     }
@@ -451,10 +430,18 @@ impl WriterEngine for PostgresEngine {
         Ok(())
     }
 
-    /// Connects again, so that the end of an outage is noticed.
+    /// Connects again after an outage, and notes that this process is alive.
     fn maintain(&self) {
-        if !self.gate.is_reached() {
-            self.connect().ok();
+        let now = since_boot();
+        if self.session.target.reads_only
+            || (self.gate.is_reached() && now < self.next_renewal.get())
+        {
+            return;
+        }
+        self.next_renewal.set(now + servers::RENEWAL);
+        if self.renew().is_err() {
+            // The next transaction, or the next renewal, meets the same fault.
+            self.roll_back().ok();
         }
     }
 
@@ -465,8 +452,12 @@ impl WriterEngine for PostgresEngine {
     }
 
     fn close(self: Box<Self>, _: bool, _: bool) {
-        if let Some(session) = self.session.take() {
-            self.runtime.block_on(session.connection.close());
+        if !self.session.target.reads_only && !self.session.is_lost.get() {
+            let left = servers::leave(&self.session, self.server.get(), self.clock.now());
+            if let Err(error) = left.map_err(|fault| fault.unavailable()) {
+                warn!(%error, "server not signed off; others take its videos over in 30 s");
+            }
         }
+        self.session.close();
     }
 }

@@ -9,7 +9,7 @@ use crate::store::engine::{Result, Row, unfit};
 use crate::store::{PurchaseId, PurchaseState, Service};
 
 /// Nanoseconds, which reach to the year 2262. Later times saturate.
-pub(super) fn nanos(time: Duration) -> i64 {
+pub(in crate::store) fn nanos(time: Duration) -> i64 {
     signed(time.as_nanos())
 }
 

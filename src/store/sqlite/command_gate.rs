@@ -1,6 +1,6 @@
 //! What callers and the writer's thread share.
 
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicI64};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use tokio::sync::Notify;
@@ -22,6 +22,8 @@ pub(in crate::store) struct CommandGate {
     pub(super) commits: Histogram,
     /// Found by another thread; the writer has not seen it yet.
     pub(super) fault: Arc<Mutex<Option<StoreError>>>,
+    /// The number of this process in a ledger that servers share.
+    pub(in crate::store) server: Arc<AtomicI64>,
     /// Why the database is not reached; `None` while it is.
     outage: Arc<Mutex<Option<Reason>>>,
 }
@@ -36,13 +38,14 @@ impl Default for CommandGate {
             ends: Arc::default(),
             commits: Histogram::of_commits(),
             fault: Arc::default(),
+            server: Arc::default(),
             outage: Arc::default(),
         }
     }
 }
 
 impl CommandGate {
-    pub(super) fn opened() -> Self {
+    pub(in crate::store) fn opened() -> Self {
         let gate = Self::default();
         gate.open();
         gate

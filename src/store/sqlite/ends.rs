@@ -54,6 +54,7 @@ impl Ledger {
             let state = state.name();
             warn!(purchase = %id, caller, model, state, "recovered in-flight purchase after crash");
             self.settle(id, &settlement)?;
+            self.metrics.count_recovered(if was_sent { "unknown" } else { "released" });
         }
         Ok(())
     }

@@ -9,17 +9,13 @@ use crate::store::engine::{Columns, Engine, Result, Row, SqlValue, StoreError, T
 use crate::store::schema::SqlDialect;
 use crate::store::{Cause, Reason, Unavailable};
 
-pub(super) struct SqliteEngine {
-    pub(super) connection: Connection,
-}
-
-impl Engine for SqliteEngine {
+impl Engine for Connection {
     fn dialect(&self) -> SqlDialect {
         SqlDialect::Sqlite
     }
 
     fn execute(&self, sql: &str, values: &[&dyn ToSqlValue]) -> Result<usize> {
-        let mut statement = self.connection.prepare_cached(sql)?;
+        let mut statement = self.prepare_cached(sql)?;
         bind(&mut statement, values)?;
         Ok(statement.raw_execute()?)
     }
@@ -30,7 +26,7 @@ impl Engine for SqliteEngine {
         values: &[&dyn ToSqlValue],
         read: &mut dyn FnMut(&Row<'_>) -> Result<ControlFlow<()>>,
     ) -> Result<()> {
-        let mut statement = self.connection.prepare_cached(sql)?;
+        let mut statement = self.prepare_cached(sql)?;
         bind(&mut statement, values)?;
         let mut rows = statement.raw_query();
         while let Some(row) = rows.next()? {

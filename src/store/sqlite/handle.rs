@@ -17,7 +17,7 @@ use super::ledger::Ledger;
 use super::reader::ReportReader;
 use super::writer::Writer;
 use super::{LockHolder, Result, lock};
-use crate::metrics::Histogram;
+use crate::metrics::{Histogram, SharedLedgerMetrics};
 use crate::store::engine::Engine;
 use crate::store::{AccountLimit, Cause, Clock, Deadlines, PurchaseId, Reason, Unavailable};
 use crate::sync::{FastMap, pause};
@@ -41,9 +41,15 @@ pub(super) struct StoreInner {
     pub(super) report_reader: Option<ReportReader>,
     pub(super) credit_used: AtomicBool,
     pub(super) latest_rate_limit: Arc<Mutex<Option<AccountLimit>>>,
-    pub(super) deadlines: Option<Deadlines>,
+    /// Only of a ledger that servers share.
+    pub(super) shared: Option<SharedLedger>,
     /// Until when purchases that are recorded as sent may be sent, in time since boot.
     pub(super) sends: Mutex<FastMap<PurchaseId, Duration>>,
+}
+
+pub(super) struct SharedLedger {
+    pub(super) deadlines: Deadlines,
+    pub(super) metrics: SharedLedgerMetrics,
 }
 
 pub(super) enum Executor {
@@ -71,6 +77,19 @@ impl SqliteStore {
 
     pub(in crate::store) fn may_lack_purchases_since(&self, complete_at: Duration) -> bool {
         identity::may_lack_purchases_since(&self.name(), complete_at)
+    }
+
+    pub(in crate::store) fn is_shared(&self) -> bool {
+        self.inner.shared.is_some()
+    }
+
+    pub(in crate::store) fn shared_metrics(&self) -> Option<SharedLedgerMetrics> {
+        self.inner.shared.as_ref().map(|shared| shared.metrics.clone())
+    }
+
+    /// Returns the number of this process in a ledger that servers share.
+    pub(super) fn server(&self) -> i64 {
+        self.inner.gate.server.load(Ordering::Relaxed)
     }
 
     pub(in crate::store) fn is_unusable(&self) -> bool {
@@ -184,8 +203,11 @@ impl SqliteStore {
     /// Waits until the writer has run a command. Returns whether it still runs, or whether it has
     /// ended because the ledger is unusable.
     pub(in crate::store) async fn writer_answers(&self) -> bool {
-        self.query(|_| Ok(())).await.ok();
         let Executor::Thread { thread, .. } = &self.inner.executor else { return true };
+        // A database that is down must not restart the servers.
+        if !self.is_shared() {
+            self.query(|_| Ok(())).await.ok();
+        }
         !thread.is_finished() || self.is_unusable()
     }
 

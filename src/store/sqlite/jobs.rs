@@ -12,12 +12,17 @@ use super::handle::SqliteStore;
 use super::ledger::Ledger;
 use super::outbox;
 use crate::store::engine::{Engine, Row, Sql, ToSqlValue, params};
-use crate::store::{Job, JobState, KeyId, PurchaseId, StatusUpdate, Unavailable};
+use crate::store::{
+    Job, JobNews, JobState, KeyId, PolledJobs, PurchaseId, StatusUpdate, Unavailable,
+};
+
+/// How long a server polls the jobs that it has claimed, unless it claims them again.
+const CLAIM: Duration = Duration::from_secs(30);
 
 impl SqliteStore {
     pub(in crate::store) async fn insert_job(&self, job: &Job) -> Result<(), Unavailable> {
         let job = job.clone();
-        let write = move |ledger: &Ledger| insert(&*ledger.db, &job);
+        let write = move |ledger: &Ledger| insert(ledger, &job);
         self.run(Durability::Synced, write).await
     }
 
@@ -50,7 +55,8 @@ impl SqliteStore {
     ) -> Result<bool, Unavailable> {
         // Not synced: the gateway is asked again after a power failure.
         let write = move |ledger: &Ledger| {
-            let write = "UPDATE jobs SET status_at = ?1, body = ?2, state = ?3
+            let write =
+                "UPDATE jobs SET status_at = ?1, body = ?2, state = ?3, revision = revision + 1
                 WHERE request_id = ?4
                     AND (state = 'open' OR (state = 'failed' AND ?3 = 'finished'))";
             let StatusUpdate { at, body, state } = &update;
@@ -60,7 +66,7 @@ impl SqliteStore {
                 return Ok(true);
             }
             // A newer address of the result. When it was finished, and that it was, are known.
-            let renew = "UPDATE jobs SET body = ?1
+            let renew = "UPDATE jobs SET body = ?1, revision = revision + 1
                 WHERE request_id = ?2 AND state = 'finished' AND ?3 = 'finished'";
             Ok(ledger.db.run(renew, params![&body[..], request_id, state.name()])? == 1)
         };
@@ -80,6 +86,72 @@ impl SqliteStore {
             jobs(ledger, "WHERE state = 'open' ORDER BY number", &[])
         })
         .await
+    }
+
+    pub(in crate::store) async fn claim_jobs(&self) -> Result<Vec<Job>, Unavailable> {
+        let claim = |ledger: &Ledger| {
+            let (me, now) = (ledger.db.server(), nanos(ledger.now()));
+            let claim = "UPDATE jobs SET poller = ?1, polled_until = ?2 WHERE state = 'open'
+                AND (poller = ?1 OR coalesce(polled_until, 0) < ?3)";
+            ledger.db.run(claim, params![me, claimed_until(ledger), now])?;
+            jobs(ledger, "WHERE state = 'open' AND poller = ? ORDER BY number", &[&me])
+        };
+        self.run(Durability::Buffered, claim).await
+    }
+
+    pub(in crate::store) async fn job_news(
+        &self,
+        known: Vec<(Arc<str>, u64)>,
+    ) -> Result<Vec<JobNews>, Unavailable> {
+        let find = "SELECT revision, status_at, body, state FROM jobs
+            WHERE request_id = ? AND revision > ?";
+        let news = move |db: &dyn Engine| {
+            let mut news = Vec::new();
+            for (request_id, seen) in &known {
+                news.extend(db.first(find, params![request_id, seen], |row| {
+                    let update = StatusUpdate {
+                        at: column::moment(row, 1)?,
+                        body: row.get::<Vec<u8>>(2)?.into(),
+                        state: column::named(row, 3, &JobState::ALL, JobState::name)?,
+                    };
+                    let request_id = Arc::clone(request_id);
+                    Ok(JobNews { request_id, revision: row.get(0)?, update })
+                })?);
+            }
+            Ok(news)
+        };
+        self.run_report(news).await
+    }
+
+    pub(in crate::store) async fn watch_job(
+        &self,
+        request_id: Arc<str>,
+        wait: Duration,
+    ) -> Result<(), Unavailable> {
+        let watch = move |ledger: &Ledger| {
+            let until = nanos(ledger.now().saturating_add(wait));
+            let watch = "UPDATE jobs SET watched_until = ? WHERE request_id = ? AND state = 'open'";
+            ledger.db.run(watch, params![until, request_id])?;
+            Ok(())
+        };
+        self.run(Durability::Buffered, watch).await
+    }
+
+    pub(in crate::store) async fn polled_jobs(&self) -> Result<PolledJobs, Unavailable> {
+        let (me, now) = (self.server(), nanos(self.now()));
+        let find = "SELECT request_id, poller = ?1 FROM jobs WHERE state = 'open'
+            AND ((poller = ?1 AND watched_until > ?2) OR (poller <> ?1 AND polled_until > ?2))";
+        let polled = move |db: &dyn Engine| {
+            let mut jobs = PolledJobs::default();
+            for (request_id, is_own) in
+                db.all(find, params![me, now], |row| Ok((row.get(0)?, row.get(1)?)))?
+            {
+                let group = if is_own { &mut jobs.watched } else { &mut jobs.taken };
+                group.push(request_id);
+            }
+            Ok(jobs)
+        };
+        self.run_report(polled).await
     }
 
     pub(in crate::store) async fn jobs_of(
@@ -114,10 +186,12 @@ impl SqliteStore {
     }
 }
 
-pub(super) fn insert(db: &dyn Engine, job: &Job) -> Result<()> {
+/// The server that accepts a job polls it.
+pub(super) fn insert(ledger: &Ledger, job: &Job) -> Result<()> {
     let insert = "INSERT INTO jobs
-        (request_id, owner, key, model, price_micros, at, purchase, prompt)
-        VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (request_id) DO NOTHING";
+        (request_id, owner, key, model, price_micros, at, purchase, prompt, poller, polled_until)
+        VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (request_id) DO NOTHING";
+    let poller = ledger.db.server();
     let values = params![
         job.request_id,
         job.owner,
@@ -127,9 +201,15 @@ pub(super) fn insert(db: &dyn Engine, job: &Job) -> Result<()> {
         nanos(job.at),
         job.purchase.map(|id| id.0.into_bytes()),
         job.prompt,
+        poller,
+        poller.map(|_| claimed_until(ledger)),
     ];
-    db.run(insert, values)?;
+    ledger.db.run(insert, values)?;
     Ok(())
+}
+
+fn claimed_until(ledger: &Ledger) -> i64 {
+    nanos(ledger.now().saturating_add(CLAIM))
 }
 
 fn jobs(ledger: &Ledger, which: &str, values: &[&dyn ToSqlValue]) -> Result<Vec<Job>> {

@@ -12,6 +12,7 @@ use super::spent::{self, Counters, Scope};
 use super::{Result, credit};
 use crate::clock::{self, Date};
 use crate::contract::money::{Period, Usd};
+use crate::metrics::SharedLedgerMetrics;
 use crate::store::engine::{Sql, WriterEngine, params};
 use crate::store::rules::{Credit, ScopeBudget, Today, latest_plausible_day};
 use crate::store::schema::tables;
@@ -42,6 +43,7 @@ pub(super) struct Ledger {
     pub(super) next_number: Cell<Option<i64>>,
     pub(super) has_ended: Cell<bool>,
     pub(super) has_warned_of_day: Cell<bool>,
+    pub(super) metrics: SharedLedgerMetrics,
     /// When purchases past their deadlines are looked for again.
     pub(super) next_sweep: Cell<Duration>,
 }
@@ -120,6 +122,7 @@ impl Ledger {
             next_number: Cell::default(),
             has_ended: Cell::default(),
             has_warned_of_day: Cell::new(false),
+            metrics: SharedLedgerMetrics::default(),
             next_sweep: Cell::default(),
         }
     }

@@ -14,7 +14,6 @@ use rusqlite::hooks::Wal;
 use super::check::BackgroundCheck;
 use super::checkpoint::{self, Checkpointer};
 use super::command_gate::CommandGate;
-use super::engine::SqliteEngine;
 use super::file::{self, FileId};
 use super::identity::{self, LedgerIdentity, Nonce};
 use super::lock::Lock;
@@ -37,7 +36,7 @@ pub(super) enum OpenMode {
 }
 
 pub(super) struct LedgerFile {
-    engine: SqliteEngine,
+    connection: Connection,
     mode: OpenMode,
     path: PathBuf,
     clock: Clock,
@@ -75,7 +74,7 @@ impl LedgerFile {
         Ok(Self {
             mode,
             path: connection.path().unwrap_or_default().into(),
-            engine: SqliteEngine { connection },
+            connection,
             clock,
             data_version: Cell::default(),
             is_synchronous: Cell::new(true),
@@ -96,7 +95,7 @@ impl LedgerFile {
     }
 
     pub(super) fn connection(&self) -> &Connection {
-        &self.engine.connection
+        &self.connection
     }
 
     /// Keeps the lock until the file is closed.
@@ -137,11 +136,11 @@ impl LedgerFile {
 
 impl Engine for LedgerFile {
     fn dialect(&self) -> SqlDialect {
-        self.engine.dialect()
+        self.connection.dialect()
     }
 
     fn execute(&self, sql: &str, values: &[&dyn ToSqlValue]) -> Result<usize> {
-        self.engine.execute(sql, values)
+        Engine::execute(&self.connection, sql, values)
     }
 
     fn query(
@@ -150,11 +149,15 @@ impl Engine for LedgerFile {
         values: &[&dyn ToSqlValue],
         read: &mut dyn FnMut(&Row<'_>) -> Result<ControlFlow<()>>,
     ) -> Result<()> {
-        self.engine.query(sql, values, read)
+        Engine::query(&self.connection, sql, values, read)
     }
 }
 
 impl WriterEngine for LedgerFile {
+    fn server(&self) -> Option<i64> {
+        None
+    }
+
     fn deadlines(&self) -> Option<Deadlines> {
         None
     }

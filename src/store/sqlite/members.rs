@@ -44,6 +44,12 @@ impl SqliteStore {
         let by = by.clone();
         let step = move |ledger: &Ledger| {
             let db = &*ledger.db;
+            // That server would reject the new tokens, and this one those that it hashes.
+            if let (Some(fingerprint), Some((name, _))) = (fingerprint, changes.first())
+                && ledger.is_other_secret_in_use(fingerprint)?
+            {
+                return Ok(Err((Arc::clone(name), MemberError::OtherSecret)));
+            }
             db.run("SAVEPOINT members", ())?;
             for (name, change) in &changes {
                 let now = ledger.now();
@@ -154,14 +160,16 @@ impl SqliteStore {
         fingerprint: Digest,
     ) -> Result<SecretRecord, Unavailable> {
         self.run_while_starting(Durability::Synced, move |ledger| {
-            match token_secret_fingerprint(&*ledger.db)? {
-                Some(recorded) if recorded != fingerprint => Ok(SecretRecord::OtherOfMembers),
-                Some(_) => Ok(SecretRecord::Accepted),
-                None => {
-                    set_token_secret_fingerprint(&*ledger.db, fingerprint)?;
-                    Ok(SecretRecord::Accepted)
-                }
+            let recorded = token_secret_fingerprint(&*ledger.db)?;
+            if recorded.is_some_and(|recorded| recorded != fingerprint) {
+                return Ok(SecretRecord::OtherOfMembers);
             }
+            if ledger.is_other_secret_in_use(fingerprint)? {
+                return Ok(SecretRecord::OtherOfServers);
+            }
+            ledger.note_secret(fingerprint)?;
+            set_token_secret_fingerprint(&*ledger.db, fingerprint)?;
+            Ok(SecretRecord::Accepted)
         })
         .await
     }

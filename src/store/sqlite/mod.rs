@@ -34,11 +34,10 @@ mod reader;
 mod replies;
 mod reports;
 mod schema;
+mod servers;
 mod slots;
 mod spent;
 mod subjects;
-#[cfg(feature = "postgres")]
-pub(super) mod transfer;
 mod writer;
 
 use crate::store::engine::{Result, StoreError};
@@ -50,12 +49,20 @@ use std::sync::Arc;
 
 pub use backup::Backup;
 #[cfg(feature = "postgres")]
+pub(super) use column::nanos;
+#[cfg(feature = "postgres")]
 pub(super) use command_gate::CommandGate;
 pub(super) use handle::SqliteStore;
 #[cfg(feature = "postgres")]
 pub(super) use identity::new_name;
 pub use lock::host_name;
+#[cfg(feature = "postgres")]
+pub(super) use moved::ensure_not_moved;
 pub use open::Opening;
+#[cfg(feature = "postgres")]
+pub(super) use servers::ALIVE;
+#[cfg(feature = "postgres")]
+pub(super) use subjects::find_other_issuer;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LockHolder {

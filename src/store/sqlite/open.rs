@@ -19,7 +19,6 @@ use uuid::Uuid;
 use super::check::{check, interrupt_on};
 use super::command_gate::CommandGate;
 use super::command_queue::CommandReceiver;
-use super::engine::SqliteEngine;
 use super::file::{self, FileId, Purpose};
 use super::handle::{Executor, SqliteStore, StoreInner, canonical_path};
 use super::identity::LedgerIdentity;
@@ -232,8 +231,7 @@ impl SqliteStore {
     pub(in crate::store) fn needs_token_secret(path: &Path) -> bool {
         let opened = file::connect(&canonical_path(path), Purpose::Inspect);
         opened.is_ok_and(|(file, _)| {
-            members::token_secret_fingerprint(&SqliteEngine { connection: file })
-                .is_ok_and(|print| print.is_some())
+            members::token_secret_fingerprint(&file).is_ok_and(|print| print.is_some())
         })
     }
 
@@ -295,7 +293,7 @@ impl StoreInner {
             report_reader: None,
             credit_used: AtomicBool::new(false),
             latest_rate_limit: Arc::default(),
-            deadlines: None,
+            shared: None,
             sends: Mutex::default(),
         }
     }

@@ -21,9 +21,9 @@ use crate::store::engine::{Row, Sql, params};
 use crate::store::model::SYNC_THRESHOLD;
 use crate::store::rules::{self, ScopeBudget, Today};
 use crate::store::{
-    AccountStatus, BudgetScope, CreditWatermark, Deadlines, DedupeKey, Held, KeptReply,
-    PeriodSpend, Precondition, PurchaseId, PurchaseState, RemainingCredit, Reservation,
-    ReserveError, ScopeKind, Settlement, Unavailable, WantedSlot,
+    AccountStatus, BudgetScope, CreditWatermark, DedupeKey, Held, KeptReply, PeriodSpend,
+    Precondition, PurchaseId, PurchaseState, RemainingCredit, Reservation, ReserveError, ScopeKind,
+    Settlement, Unavailable, WantedSlot,
 };
 use crate::sync::lock;
 
@@ -67,20 +67,20 @@ impl SqliteStore {
 
     /// Notes until when a purchase that was recorded as sent may be sent. `began` is when that was asked.
     fn note_sent(&self, id: PurchaseId, began: Duration) {
-        if let Some(Deadlines { sent, .. }) = self.inner.deadlines {
-            lock(&self.inner.sends).insert(id, began.saturating_add(sent));
+        if let Some(shared) = &self.inner.shared {
+            lock(&self.inner.sends).insert(id, began.saturating_add(shared.deadlines.sent));
         }
     }
 
     fn note_ended(&self, id: PurchaseId) {
-        if self.inner.deadlines.is_some() {
+        if self.is_shared() {
             lock(&self.inner.sends).remove(&id);
         }
     }
 
     /// Returns whether the purchase may still be sent: in a shared ledger, its deadline has not passed.
     pub(in crate::store) fn may_send(&self, id: PurchaseId) -> bool {
-        self.inner.deadlines.is_none()
+        !self.is_shared()
             || lock(&self.inner.sends).get(&id).is_some_and(|until| since_boot() < *until)
     }
 
@@ -415,9 +415,23 @@ impl Ledger {
         let now = self.now();
         let running = self.running.borrow_mut().remove(&id);
         let found = running.map_or_else(|| self.purchase(id), |running| Ok(Some(running)))?;
-        let Some(purchase) = found else { return Ok(()) };
+        let Some(purchase) = found else {
+            if *settlement != Settlement::Released {
+                self.metrics.charges_of_lost.inc();
+                error!(purchase = %id, "ledger lost a purchase that was sent; no budget counts it");
+            }
+            return Ok(());
+        };
         let settled = rules::settle(purchase.state, purchase.price, settlement);
-        let Some((state, amount)) = settled else { return Ok(()) };
+        let Some((state, amount)) = settled else {
+            if let (PurchaseState::Released, Settlement::Charged { .. }) =
+                (purchase.state, settlement)
+            {
+                self.metrics.charges_of_released.inc();
+                error!(purchase = %id, "charged purchase had been released; no budget counts it");
+            }
+            return Ok(());
+        };
         self.change_spend(&purchase, purchase.price, amount)?;
         let (cost, until) = match settlement {
             Settlement::Charged { cost, keep, .. } => {
@@ -438,7 +452,7 @@ impl Ledger {
             self.replies.keep(&*self.db, purchase.number, reply, until)?;
         }
         if let Settlement::Charged { job: Some(job), .. } = settlement {
-            jobs::insert(&*self.db, job)?;
+            jobs::insert(self, job)?;
         }
         if state == PurchaseState::Unknown {
             outbox::write_unknown(&*self.db, id, now)?;

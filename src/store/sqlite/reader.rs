@@ -1,6 +1,6 @@
 //! Reads reports on a thread of its own, so that purchases do not wait for them.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::{io, thread};
@@ -8,14 +8,28 @@ use std::{io, thread};
 use tokio::sync::oneshot;
 
 use super::Result;
-use super::engine::SqliteEngine;
 use super::file::{self, Purpose};
 use crate::store::Unavailable;
 use crate::store::engine::Engine;
+#[cfg(feature = "postgres")]
+use crate::store::engine::StoreError;
+#[cfg(feature = "postgres")]
+use crate::store::postgres::PostgresSession;
 
 const OPS_PER_CANCEL_CHECK: i32 = 10_000;
 
-type Query = Box<dyn FnOnce(&Path) + Send>;
+/// Where reports are read.
+pub(super) trait ReportSource: Send + 'static {
+    /// Runs a query on one state of the ledger, or twice if the connection was lost. It may be interrupted
+    /// once `is_cancelled`.
+    fn run(
+        &self,
+        is_cancelled: Box<dyn FnMut() -> bool + Send>,
+        query: &mut dyn FnMut(&dyn Engine) -> Result<()>,
+    ) -> Result<()>;
+}
+
+type Query = Box<dyn FnOnce(&dyn ReportSource) + Send>;
 
 pub(super) struct ReportReader {
     /// `None` once it is dropped.
@@ -24,9 +38,9 @@ pub(super) struct ReportReader {
 }
 
 impl ReportReader {
-    pub(super) fn start(path: PathBuf) -> io::Result<Self> {
+    pub(super) fn start(source: impl ReportSource) -> io::Result<Self> {
         let (queue, queued) = mpsc::channel::<Query>();
-        let job = move || queued.iter().for_each(|query| query(&path));
+        let job = move || queued.iter().for_each(|query| query(&source));
         let thread = thread::Builder::new().name("report".to_owned()).spawn(job)?;
         Ok(Self { worker: Some((queue, thread)), is_closed: Arc::default() })
     }
@@ -37,17 +51,24 @@ impl ReportReader {
         query: Q,
     ) -> impl Future<Output = Result<T, Unavailable>> + Send + use<T, Q>
     where
-        Q: FnOnce(&dyn Engine) -> Result<T> + Send + 'static,
+        Q: Fn(&dyn Engine) -> Result<T> + Send + 'static,
     {
         let (sender, reply) = oneshot::channel();
         let (sender, is_over) = (Arc::new(sender), Arc::clone(&self.is_closed));
-        let job = move |path: &Path| {
+        let job = move |source: &dyn ReportSource| {
             let waiting = Arc::clone(&sender);
             let is_cancelled = move || waiting.is_closed() || is_over.load(Ordering::Relaxed);
             if is_cancelled() {
                 return;
             }
-            let report = run_query(path, is_cancelled, query);
+            let mut found = None;
+            let done = source.run(Box::new(is_cancelled), &mut |db| {
+                found = Some(query(db)?);
+                Ok(())
+            });
+            let failed = || Unavailable("the report failed".into());
+            let report =
+                done.map_err(|fault| fault.unavailable()).and_then(|()| found.ok_or_else(failed));
             // The other reference was dropped with the connection.
             if let Some(sender) = Arc::into_inner(sender) {
                 let _ = sender.send(report);
@@ -70,18 +91,32 @@ impl Drop for ReportReader {
     }
 }
 
-/// Opens a connection for each report, so that no file is held open between two.
-fn run_query<T>(
-    path: &Path,
-    is_cancelled: impl FnMut() -> bool + Send + 'static,
-    query: impl FnOnce(&dyn Engine) -> Result<T>,
-) -> Result<T, Unavailable> {
-    let mut connection =
-        file::open(path, Purpose::Read).map_err(|error| Unavailable(error.into()))?;
-    connection
-        .progress_handler(OPS_PER_CANCEL_CHECK, Some(is_cancelled))
-        .map_err(|error| Unavailable(error.into()))?;
-    query(&SqliteEngine { connection }).map_err(|error| error.unavailable())
+/// A file is opened for each report, so that it is not held open between two.
+impl ReportSource for PathBuf {
+    fn run(
+        &self,
+        is_cancelled: Box<dyn FnMut() -> bool + Send>,
+        query: &mut dyn FnMut(&dyn Engine) -> Result<()>,
+    ) -> Result<()> {
+        let mut connection =
+            file::open(self, Purpose::Read).map_err(|error| Unavailable(error.into()))?;
+        connection.progress_handler(OPS_PER_CANCEL_CHECK, Some(is_cancelled))?;
+        query(&connection)
+    }
+}
+
+#[cfg(feature = "postgres")]
+impl ReportSource for PostgresSession {
+    fn run(
+        &self,
+        _: Box<dyn FnMut() -> bool + Send>,
+        query: &mut dyn FnMut(&dyn Engine) -> Result<()>,
+    ) -> Result<()> {
+        match self.report(query) {
+            Err(StoreError::Disconnected(_)) => self.report(query),
+            done => done,
+        }
+    }
 }
 
 #[cfg(test)]

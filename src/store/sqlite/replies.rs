@@ -87,7 +87,9 @@ impl Replies {
         let expired = db.all(expired, [nanos(now)], |row| row.get(0))?;
         // Counting again would read all that are kept.
         let without = |kept| expired.into_iter().fold(kept, Kept::without);
-        self.kept.set(self.kept.get().map(without));
+        // Those of other servers are counted once in a while.
+        let kept = self.kept.get().filter(|_| !db.dialect().is_shared());
+        self.kept.set(kept.map(without));
         Ok(())
     }
 }

@@ -112,7 +112,7 @@ impl SqliteStore {
         issuer: Arc<str>,
     ) -> Result<Option<Arc<str>>, Unavailable> {
         self.run_while_starting(Durability::Buffered, move |ledger| {
-            ledger.db.first(OTHER_ISSUER, params![issuer, NO_NAME], |row| row.get(0))
+            find_other_issuer(&*ledger.db, &issuer)
         })
         .await
     }
@@ -124,8 +124,7 @@ impl SqliteStore {
     ) -> Result<Option<Arc<str>>, Unavailable> {
         self.run_while_starting(Durability::Synced, move |ledger| {
             let db = &*ledger.db;
-            let other: Option<Arc<str>> =
-                db.first(OTHER_ISSUER, params![issuer, NO_NAME], |row| row.get(0))?;
+            let other = find_other_issuer(db, &issuer)?;
             if other.is_some() && !is_new {
                 return Ok(other);
             }
@@ -317,4 +316,11 @@ fn token(row: &Row<'_>) -> Result<SubjectToken> {
 fn budget(row: &Row<'_>, at: usize) -> Result<SpendLimit> {
     let text: Arc<str> = row.get(at)?;
     read_budget(&text).ok_or_else(|| unfit(at))
+}
+
+pub(in crate::store) fn find_other_issuer(
+    db: &dyn Engine,
+    issuer: &str,
+) -> Result<Option<Arc<str>>> {
+    db.first(OTHER_ISSUER, params![issuer, NO_NAME], |row| row.get(0))
 }

@@ -51,6 +51,19 @@ impl FairQueue {
         }
     }
 
+    /// Puts a ticket before all later ones.
+    pub(super) fn put_back(&mut self, caller: &Arc<str>, number: u64) {
+        if let Some((_, tickets)) = self.0.iter_mut().find(|(waiting, _)| waiting == caller) {
+            tickets.insert(tickets.partition_point(|ticket| *ticket < number), number);
+            return;
+        }
+        let is_later =
+            |tickets: &VecDeque<u64>| tickets.front().is_some_and(|first| *first > number);
+        let place = self.0.iter().position(|(_, tickets)| is_later(tickets));
+        let place = place.unwrap_or(self.0.len());
+        self.0.insert(place, (Arc::clone(caller), [number].into()));
+    }
+
     pub(super) fn remove(&mut self, caller: &Arc<str>, number: u64) -> bool {
         let Some((_, tickets)) = self.0.iter_mut().find(|(waiting, _)| waiting == caller) else {
             return false;

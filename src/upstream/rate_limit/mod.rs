@@ -10,25 +10,19 @@
 
 mod fair_queue;
 mod scheduler;
-#[cfg(feature = "postgres")]
-mod shared;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::sync::{Notify, oneshot};
-use tokio::time::sleep_until;
-#[cfg(feature = "postgres")]
-use tokio::time::timeout_at;
+use tokio::time::{sleep_until, timeout_at};
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
 use super::{Abort, Attempt, Error, GatewayCall, GatewayReply};
 use crate::clock::{self, Instant};
 use crate::config::RequestLimit;
-#[cfg(feature = "postgres")]
-use crate::store::postgres::{Fleet, SlotPriority, SlotRequest, SlotTurn};
 use crate::store::{AccountLimit, SlotId, SlotLimit, SlotRate, Store, Unavailable, WantedSlot};
 use crate::sync::lock;
 use scheduler::{Priority, Scheduler, Ticket};
@@ -37,6 +31,9 @@ use scheduler::{Priority, Scheduler, Ticket};
 const DEFAULT_LIMIT: RequestLimit = RequestLimit { requests: 60, period: Duration::from_secs(60) };
 /// The longest period, and how far back the log is read.
 const MAX_PERIOD: Duration = Duration::from_secs(86_400);
+/// The wait for a slot that other servers hold, while it is not known when one comes free.
+const SHARED_PAUSE: Duration = Duration::from_millis(250);
+const MIN_SHARED_PAUSE: Duration = Duration::from_millis(5);
 
 pub struct RateLimit {
     state: Mutex<State>,
@@ -45,9 +42,8 @@ pub struct RateLimit {
     /// Held by the only patient waiter that sets a timer, so that one wakes instead of all.
     clock_watch: tokio::sync::Mutex<()>,
     log: Store,
-    /// Used if several servers share the log.
-    #[cfg(feature = "postgres")]
-    shared: shared::SharedTurns,
+    /// Held by the request that asks the ledger for a slot which servers share.
+    asking: tokio::sync::Mutex<()>,
     shutdown: CancellationToken,
 }
 
@@ -79,8 +75,7 @@ impl RateLimit {
             changed: Notify::new(),
             clock_watch: tokio::sync::Mutex::default(),
             log,
-            #[cfg(feature = "postgres")]
-            shared: shared::SharedTurns::default(),
+            asking: tokio::sync::Mutex::default(),
             shutdown,
         })
     }
@@ -178,8 +173,6 @@ impl RateLimit {
     /// Takes a slot for a purchase if one is free and no other request comes first. The slot is not
     /// recorded yet; see [`Slot::record`]. A shared slot may turn out to be another server's.
     pub fn try_acquire(self: &Arc<Self>) -> Option<Slot> {
-        #[cfg(feature = "postgres")]
-        self.shared.is_empty().then_some(())?;
         let is_taken = self.update(|state, now| state.scheduler.try_take(now));
         is_taken.then(|| Slot::new(self))
     }
@@ -198,56 +191,55 @@ impl RateLimit {
             }
         };
         tokio::pin!(cancelled);
-        let (mut waiter, granted) = self.enqueue(attempt, is_retry);
-        tokio::select! {
-            biased;
-            _ = granted => waiter.has_left = true,
-            error = self.watch_clock(&mut waiter, give_up) => return Err(error),
-            () = &mut cancelled => return Err(Error::Aborted(Abort::Cancelled)),
-            () = self.shutdown.cancelled() => return Err(Error::Draining),
-        }
-        let mut slot = Slot::new(self);
-        slot.is_recorded = true;
-        #[cfg(feature = "postgres")]
-        if let Some(fleet) = self.log.fleet() {
+        let mut ticket = None;
+        loop {
+            let (mut waiter, granted) = self.enqueue(attempt, is_retry, ticket);
             tokio::select! {
                 biased;
-                turn = self.take_turn(&fleet, (slot.id, &waiter.ticket, is_retry), give_up) => turn?,
+                _ = granted => waiter.has_left = true,
+                error = self.watch_clock(&mut waiter, give_up) => return Err(error),
                 () = &mut cancelled => return Err(Error::Aborted(Abort::Cancelled)),
                 () = self.shutdown.cancelled() => return Err(Error::Draining),
             }
-            slot.is_used = true;
-            return Ok(slot);
+            let mut slot = Slot::new(self);
+            tokio::select! {
+                biased;
+                taken = self.take(&mut slot, give_up) => if taken? {
+                    slot.is_used = true;
+                    return Ok(slot);
+                },
+                () = &mut cancelled => return Err(Error::Aborted(Abort::Cancelled)),
+                () = self.shutdown.cancelled() => return Err(Error::Draining),
+            }
+            ticket = Some(waiter.ticket.number);
         }
-        self.log.take_slot(slot.id).await.map_err(unrecorded)?;
-        slot.is_used = true;
-        Ok(slot)
     }
 
-    /// Waits for a slot of all servers until `give_up`.
-    #[cfg(feature = "postgres")]
-    async fn take_turn(
-        &self,
-        fleet: &Fleet,
-        (slot, ticket, is_retry): (SlotId, &Ticket, bool),
-        give_up: Option<Instant>,
-    ) -> Result<(), Error> {
-        let priority = match ticket.priority {
-            Priority::Internal => SlotPriority::Internal,
-            Priority::Purchase => SlotPriority::Purchase,
-            Priority::Watched => SlotPriority::Watched,
-            Priority::Unwatched => SlotPriority::Unwatched,
-        };
-        let request = SlotRequest { slot, priority, caller: Arc::clone(&ticket.caller), is_retry };
-        let limit = self.shared_limit();
-        let heed = |turn: &SlotTurn| self.adopt(turn.reported.and_then(valid_limit));
-        let release = |slot| self.log.release_slot(slot);
-        let turn = self.shared.wait(fleet, (request, limit), heed, release);
-        let Some(give_up) = give_up else { return turn.await.map_err(unrecorded) };
-        match timeout_at(give_up, turn).await {
-            Ok(turn) => turn.map_err(unrecorded),
-            Err(_elapsed) => Err(Error::NoSlot { retry_after: self.expected_wait() }),
+    /// Records a slot in the ledger. Returns whether it was free there: if servers share the ledger, they
+    /// may have taken all. Then nothing is granted here until one comes free.
+    async fn take(&self, slot: &mut Slot, give_up: Option<Instant>) -> Result<bool, Error> {
+        let is_shared = self.log.is_shared();
+        // One request asks for the next slot, so that they go in turn.
+        let _turn = if is_shared { Some(self.asking.lock().await) } else { None };
+        if self.update(|state, now| state.scheduler.is_paused(now)) {
+            return Ok(false);
         }
+        let asked = self.log.take_free_slot(slot.record());
+        let answer = match give_up.filter(|_| is_shared) {
+            None => asked.await,
+            Some(give_up) => match timeout_at(give_up, asked).await {
+                Ok(answer) => answer,
+                Err(_elapsed) => return Err(Error::NoSlot { retry_after: self.expected_wait() }),
+            },
+        };
+        let answer = answer.map_err(unrecorded)?;
+        self.adopt(answer.reported.and_then(valid_limit));
+        if !answer.is_taken {
+            slot.unrecord();
+            let wait = answer.next_free_in.unwrap_or(SHARED_PAUSE).max(MIN_SHARED_PAUSE);
+            self.update(|state, now| state.scheduler.pause(now + wait));
+        }
+        Ok(answer.is_taken)
     }
 
     /// Returns the limit that applies to all servers, as far as this one knows.
@@ -260,7 +252,6 @@ impl RateLimit {
     }
 
     /// Takes over the limit that another server was told.
-    #[cfg(feature = "postgres")]
     fn adopt(&self, reported: Option<RequestLimit>) {
         let is_news = {
             let state = lock(&self.state);
@@ -296,20 +287,12 @@ impl RateLimit {
         }
     }
 
-    /// Has no server send for a while.
-    fn block_others(&self, wait: Duration) {
-        #[cfg(feature = "postgres")]
-        if let Some(fleet) = self.log.fleet() {
-            fleet.block_slots(wait);
-        }
-        #[cfg(not(feature = "postgres"))]
-        let _ = wait;
-    }
-
+    /// Enters the queue, or goes back to the place that a `former` ticket had.
     fn enqueue(
         self: &Arc<Self>,
         attempt: &Attempt,
         is_retry: bool,
+        former: Option<u64>,
     ) -> (Waiter, oneshot::Receiver<()>) {
         let (grant, granted) = oneshot::channel();
         let priority = match &attempt.request.call {
@@ -322,9 +305,15 @@ impl RateLimit {
         };
         let caller = Arc::clone(&attempt.request.caller);
         let ticket = self.update(|state, _| {
-            let ticket = Ticket { number: state.next_ticket, priority, caller };
-            state.next_ticket += 1;
-            state.scheduler.enqueue(&ticket, is_retry);
+            let number = former.unwrap_or(state.next_ticket);
+            let ticket = Ticket { number, priority, caller };
+            match former {
+                Some(_) => state.scheduler.put_back(&ticket),
+                None => {
+                    state.next_ticket += 1;
+                    state.scheduler.enqueue(&ticket, is_retry);
+                }
+            }
             state.waiters.insert(ticket.number, grant);
             ticket
         });
@@ -436,7 +425,7 @@ impl Slot {
                     state.scheduler.throttle(*retry_after, now);
                     state.scheduler.throttled_for(now)
                 });
-                self.limit.block_others(wait);
+                self.limit.log.block_slots(wait);
             }
             Err(error) if !error.was_sent() => self.is_used = false,
             Ok(_) | Err(_) => self.limit.update(|state, _| state.scheduler.reset_throttle()),

@@ -57,6 +57,7 @@ pub(super) struct Scheduler {
     in_flight: usize,
     replies: VecDeque<Instant>,
     throttled_until: Option<Instant>,
+    paused_until: Option<Instant>,
     next_throttle: Duration,
     /// Until when polls and purchases wait for the limit to be reported.
     limit_awaited_until: Option<(Instant, Instant)>,
@@ -121,6 +122,20 @@ impl Scheduler {
         self.throttled_until = self.throttled_until.max(Some(now + wait));
     }
 
+    /// Grants nothing until then, because servers that share the limit have taken all slots.
+    pub(super) fn pause(&mut self, until: Instant) {
+        self.paused_until = self.paused_until.max(Some(until));
+    }
+
+    pub(super) fn is_paused(&self, now: Instant) -> bool {
+        self.paused_until.is_some_and(|until| now < until)
+    }
+
+    /// Returns until when nothing is granted.
+    fn blocked_until(&self) -> Option<Instant> {
+        self.throttled_until.max(self.paused_until)
+    }
+
     /// Returns how long a 429 still blocks all requests.
     pub(super) fn throttled_for(&self, now: Instant) -> Duration {
         self.throttled_until.map_or(Duration::ZERO, |until| until.saturating_duration_since(now))
@@ -133,6 +148,11 @@ impl Scheduler {
     /// `is_retry` puts it first among its priority.
     pub(super) fn enqueue(&mut self, ticket: &Ticket, is_retry: bool) {
         self.queue(ticket.priority).push(&ticket.caller, ticket.number, is_retry);
+    }
+
+    /// Takes back a ticket that was granted a slot and did not get it.
+    pub(super) fn put_back(&mut self, ticket: &Ticket) {
+        self.queue(ticket.priority).put_back(&ticket.caller, ticket.number);
     }
 
     /// Returns `false` if it was granted already.
@@ -247,7 +267,7 @@ impl Scheduler {
     }
 
     fn free_slots_under(&self, limit: RequestLimit, now: Instant) -> usize {
-        if self.throttled_until.is_some_and(|until| now < until) {
+        if self.blocked_until().is_some_and(|until| now < until) {
             return 0;
         }
         limit.requests.saturating_sub(self.in_flight + self.replies_within(limit, now))
@@ -263,7 +283,7 @@ impl Scheduler {
         let first = self.replies.len() - self.replies_within(self.limit, now);
         let freed = self.replies.get(first).map(|reply| *reply + self.limit.slot_lifetime());
         let awaited = [self.waits_until(Priority::Watched), self.waits_until(Priority::Purchase)];
-        let times = [freed, self.throttled_until].into_iter().chain(awaited).flatten();
+        let times = [freed, self.blocked_until()].into_iter().chain(awaited).flatten();
         let times = times.chain(self.polls.changes(self.limit, now));
         times.filter(|time| *time > now).min()
     }
@@ -305,7 +325,7 @@ impl Scheduler {
                 None => now + lifetime,
             },
         };
-        let start = [self.throttled_until, self.waits_until(priority)]
+        let start = [self.blocked_until(), self.waits_until(priority)]
             .into_iter()
             .flatten()
             .fold(start, Ord::max);
