@@ -13,8 +13,7 @@ pub enum Migration {
     Refused,
 }
 
-pub const OTHER_MONEY: &str =
-    "it holds the other kind of money; use separate ledgers for play money and real money";
+pub use crate::store::OTHER_MONEY;
 
 /// Returns the kind of money that the gateway of these settings takes.
 pub fn money_kind(settings: &Settings) -> MoneyKind {

@@ -1,30 +1,69 @@
-//! The handle that the rest of the program uses: one interface over the backends.
+//! The handle that the rest of the program uses, and where its operations run.
 
 use std::fmt;
 use std::future::Future;
-use std::net::SocketAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread;
 use std::time::Duration;
 
-#[cfg(feature = "postgres")]
-use super::postgres::PostgresTarget;
-use super::sqlite::SqliteStore;
+use tokio::runtime::{Handle, RuntimeFlavor};
+use tokio::sync::oneshot;
+use uuid::Uuid;
+
+use super::engine::{Engine, Result};
+use super::sqlite::{self, LockHolder};
+use super::tables::Ledger;
+use super::writer::{
+    CommandGate, CommandQueue, Durability, Release, ReportReader, WriteCommand, Writer,
+    notification, request,
+};
 use super::{
-    Backup, Clock, InstanceCounts, LockHolder, MoneyKind, OpenError, Opening, PurchaseId, Reason,
-    Reservation, ReserveError, Settlement, SlotAnswer, SlotId, StoreCapacity, Unavailable,
-    WantedSlot,
+    AccountLimit, Cause, Clock, Deadlines, PurchaseId, Reason, Reservation, ReserveError,
+    Settlement, SlotId, Unavailable, name,
 };
 use crate::metrics::{Histogram, SharedLedgerMetrics};
+use crate::sync::{FastMap, lock, pause};
+
+const CLOSE_POLL: Duration = Duration::from_millis(1);
 
 /// The ledger of a server. Clones share it.
 ///
 /// Dropping the last clone waits until everything that is queued was written.
 #[derive(Clone)]
 pub struct Store {
-    pub(super) backend: SqliteStore,
+    pub(super) inner: Arc<StoreInner>,
     hook: Option<Arc<dyn StoreHook>>,
+}
+
+pub(super) struct StoreInner {
+    /// Empty unless the ledger is a file.
+    pub(super) path: PathBuf,
+    clock: Clock,
+    pub(super) name: Arc<Mutex<Arc<str>>>,
+    executor: Executor,
+    pub(super) gate: CommandGate,
+    /// `None` in memory: the writer's connection reads the reports, too.
+    pub(super) report_reader: Option<ReportReader>,
+    pub(super) credit_used: AtomicBool,
+    pub(super) latest_rate_limit: Arc<Mutex<Option<AccountLimit>>>,
+    /// Only of a ledger that servers share.
+    pub(super) shared: Option<SharedLedger>,
+    /// Until when purchases that are recorded as sent may be sent, in time since boot.
+    pub(super) sends: Mutex<FastMap<PurchaseId, Duration>>,
+}
+
+pub(super) struct SharedLedger {
+    pub(super) deadlines: Deadlines,
+    pub(super) metrics: SharedLedgerMetrics,
+}
+
+pub(super) enum Executor {
+    Closed,
+    Inline(Box<Mutex<Writer>>),
+    Thread { queue: Arc<CommandQueue>, thread: thread::JoinHandle<()> },
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -39,6 +78,12 @@ pub enum StoreOp<'a> {
     SlotReplied(SlotId),
     ReleaseSlot(SlotId),
     Other(&'static str),
+}
+
+impl From<&'static str> for StoreOp<'_> {
+    fn from(name: &'static str) -> Self {
+        Self::Other(name)
+    }
 }
 
 pub type HookFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
@@ -62,203 +107,216 @@ pub trait StoreHook: Send + Sync + 'static {
     }
 }
 
-/// Opens a store in memory or in a file.
 impl Store {
-    pub fn in_memory(clock: Clock) -> Self {
-        Self::in_memory_with_capacity(clock, StoreCapacity::default())
-    }
-
-    #[doc(hidden)]
-    pub fn in_memory_with_capacity(clock: Clock, capacity: StoreCapacity) -> Self {
-        SqliteStore::in_memory(clock, capacity).into()
+    pub(super) fn new(inner: StoreInner) -> Self {
+        Self { inner: Arc::new(inner), hook: None }
     }
 
     /// Returns a store whose operations all fail with this reason.
     pub fn unusable(reason: impl Into<Reason>) -> Self {
-        SqliteStore::unusable(reason).into()
+        let gate = CommandGate::default();
+        gate.close(Unavailable(reason.into()));
+        let clock: Clock = Arc::new(crate::clock::wall);
+        let inner = StoreInner::new(Path::new(""), clock, Executor::Closed, gate);
+        *lock(&inner.name) = "broken".into();
+        Self::new(inner)
     }
 
-    /// Opens a file to sell from, and creates it if there is none. The lock `<path>.lock` admits
-    /// one process.
-    ///
-    /// After a crash, running purchases end: unsent ones are released, sent ones become unknown.
-    #[doc(hidden)]
-    pub fn serve(path: &Path, clock: Clock) -> Result<Self, OpenError> {
-        Self::serve_with(path, clock, StoreCapacity::default(), None)
-    }
-
-    /// Runs operations on the caller's thread, so that paused time stands still.
-    #[doc(hidden)]
-    pub fn serve_inline(
-        path: &Path,
-        clock: Clock,
-        capacity: StoreCapacity,
-    ) -> Result<Self, OpenError> {
-        SqliteStore::serve_inline(path, clock, capacity).map(Self::from)
-    }
-
-    #[doc(hidden)]
-    pub fn serve_with(
-        path: &Path,
-        clock: Clock,
-        capacity: StoreCapacity,
-        money: Option<MoneyKind>,
-    ) -> Result<Self, OpenError> {
-        SqliteStore::serve_with(path, clock, capacity, money).map(Self::from)
-    }
-
-    /// Opens a file on a thread of its own, and waits at most `wait` for a server that has it.
-    pub async fn start_serving(
-        path: &Path,
-        clock: Clock,
-        money: MoneyKind,
-        (admin, wait): (Option<SocketAddr>, Duration),
-    ) -> Result<(Self, Opening), OpenError> {
-        let holding = (admin, wait);
-        let (store, opening) = SqliteStore::start_serving(path, clock, money, holding).await?;
-        Ok((store.into(), opening))
-    }
-
-    /// Opens a file to write in it next to a server.
-    pub fn open_shared(path: &Path, clock: Clock) -> Result<Self, OpenError> {
-        SqliteStore::open_shared(path, clock).map(Self::from)
-    }
-
-    pub fn open_read_only(path: &Path, clock: Clock) -> Result<Self, OpenError> {
-        SqliteStore::open_read_only(path, clock).map(Self::from)
-    }
-
-    /// Opens a ledger to write in it while no server has it, and keeps servers out until it is
-    /// dropped. Ends what a crash interrupted, as a server does.
-    ///
-    /// The next server's rate limit includes the requests that are sent meanwhile.
-    pub fn open_exclusive(path: &Path, clock: Clock) -> Result<Self, OpenError> {
-        SqliteStore::open_exclusive(path, clock).map(Self::from)
-    }
-
-    /// Writes a checked copy of the ledger at `path` to `target`, which must not exist. A failure
-    /// leaves no file. Blocks, and needs no lock.
-    pub fn back_up(path: &Path, target: &Path) -> Result<Backup, OpenError> {
-        SqliteStore::back_up(path, target)
-    }
-
-    /// Checks whether a server could sell from the file. Takes no lock and writes nothing.
-    ///
-    /// If a server has the file, only the header is read, because the server has checked the rest.
-    pub fn check_integrity(path: &Path) -> Result<(), OpenError> {
-        SqliteStore::check_integrity(path)
-    }
-
-    /// Returns whether the file holds the other kind of money, as far as it can be read.
-    pub fn holds_other_money(path: &Path, money: MoneyKind) -> bool {
-        SqliteStore::holds_other_money(path, money)
-    }
-
-    /// Returns whether any member's token depends on the recorded secret, as far as the file can be
-    /// read.
-    pub fn needs_token_secret(path: &Path) -> bool {
-        SqliteStore::needs_token_secret(path)
-    }
-}
-
-/// Opens a ledger that several servers share.
-#[cfg(feature = "postgres")]
-impl Store {
-    /// Connects, and makes or migrates the tables.
-    pub async fn open_postgres(target: PostgresTarget) -> Result<Self, OpenError> {
-        Self::open_database(target, None).await
-    }
-
-    /// Opens a shared ledger whose time the test sets.
-    #[doc(hidden)]
-    pub async fn open_database(
-        target: PostgresTarget,
-        clock: Option<Clock>,
-    ) -> Result<Self, OpenError> {
-        SqliteStore::open_database(target, clock).await.map(Self::from).map_err(OpenError::Unusable)
-    }
-}
-
-impl Store {
     #[doc(hidden)]
     #[must_use]
     pub fn with_hook(&self, hook: Arc<dyn StoreHook>) -> Self {
-        Self { backend: self.backend.clone(), hook: Some(hook) }
+        Self { hook: Some(hook), ..self.clone() }
     }
 
     pub fn now(&self) -> Duration {
-        self.backend.now()
+        (self.inner.clock)()
     }
 
     /// Returns the ledger's public name, which changes when purchases may have been lost.
     pub fn name(&self) -> Arc<str> {
-        self.backend.name()
+        Arc::clone(&lock(&self.inner.name))
     }
 
     /// Returns how long commits take. Clones share their counts.
     pub fn commit_durations(&self) -> Histogram {
-        self.backend.commit_durations()
+        self.inner.gate.commits.clone()
     }
 
     /// Returns what is counted about a ledger that servers share. Clones share their counts.
     pub fn shared_metrics(&self) -> Option<SharedLedgerMetrics> {
-        self.backend.shared_metrics()
+        self.inner.shared.as_ref().map(|shared| shared.metrics.clone())
+    }
+
+    /// Returns whether several servers may share the ledger.
+    pub fn is_shared(&self) -> bool {
+        self.inner.shared.is_some()
+    }
+
+    /// Returns the number of this process in a ledger that servers share.
+    pub(super) fn server(&self) -> i64 {
+        self.inner.gate.server.load(Ordering::Relaxed)
     }
 
     /// Returns whether the ledger may lack purchases that were made after this time, as a restored
     /// backup does. At that time, it lacked none.
     pub fn may_lack_purchases_since(&self, complete_at: Duration) -> bool {
-        self.backend.may_lack_purchases_since(complete_at)
-    }
-
-    /// Returns whether this process may still send a purchase that the ledger holds for it. Ask
-    /// right before the first byte: another instance may have given up what this one held.
-    pub fn may_send(&self, id: PurchaseId) -> bool {
-        self.backend.may_send(id)
-    }
-
-    /// Returns how many servers share the ledger; `None` if one has it alone, or if that cannot be
-    /// read.
-    pub async fn instance_counts(&self) -> Option<InstanceCounts> {
-        self.backend.instance_counts().await
-    }
-
-    /// Returns whether several servers may share the ledger.
-    pub fn is_shared(&self) -> bool {
-        self.backend.is_shared()
+        name::may_lack_purchases_since(&self.name(), complete_at)
     }
 
     /// Returns whether the ledger could not be opened. That was logged once, with its cause.
     pub fn is_unusable(&self) -> bool {
-        self.backend.is_unusable()
+        self.inner.gate.has_failed()
     }
 
     pub fn is_starting(&self) -> bool {
-        self.backend.is_starting()
+        self.inner.gate.is_starting()
     }
 
     pub fn lock_holder(&self) -> Option<LockHolder> {
-        self.backend.lock_holder()
+        sqlite::lock_holder(&self.inner.path)
     }
 
     /// Waits until the writer has run a command. Returns whether it still runs, or whether it has
     /// ended because the ledger is unusable.
     pub async fn writer_answers(&self) -> bool {
-        self.backend.writer_answers().await
+        let Executor::Thread { thread, .. } = &self.inner.executor else { return true };
+        // A database that is down must not restart the servers.
+        if !self.is_shared() {
+            self.query("writer_answers", |_| Ok(())).await.ok();
+        }
+        !thread.is_finished() || self.is_unusable()
     }
 
     /// Writes what is queued, and releases the ledger although clones of this handle live. Later
     /// operations fail. Blocks until it is done.
     pub fn close(&self) {
-        self.backend.close();
+        if let Executor::Thread { queue, thread, .. } = &self.inner.executor {
+            self.inner.gate.stop.store(true, Ordering::Relaxed);
+            queue.close();
+            while !thread.is_finished() {
+                pause(CLOSE_POLL);
+            }
+        }
+    }
+}
+
+/// How operations reach the writer.
+impl Store {
+    /// Returns an error while the store is not open, or too much waits to be recorded.
+    pub(super) fn check_capacity(&self) -> Result<(), Unavailable> {
+        self.inner.gate.check()?;
+        if self.inner.gate.is_retry_queue_full.load(Ordering::Relaxed) {
+            let is_disk_full = self.inner.gate.is_disk_full.load(Ordering::Relaxed);
+            let cause = if is_disk_full { Cause::DiskFull } else { Cause::Other };
+            let why = "too many purchases wait to be recorded";
+            return Err(Unavailable(Reason::new(cause, why)));
+        }
+        Ok(())
     }
 
-    /// Takes a slot of all servers, if one is free under this limit.
-    pub async fn take_free_slot(&self, slot: WantedSlot) -> Result<SlotAnswer, Unavailable> {
-        self.backend.take_free_slot(slot).await
+    pub(super) async fn run<T: Send + 'static>(
+        &self,
+        op: impl Into<StoreOp<'_>>,
+        durability: Durability,
+        work: impl FnMut(&Ledger) -> Result<T> + Send + 'static,
+    ) -> Result<T, Unavailable> {
+        self.inner.gate.check()?;
+        self.execute(op, durability, work).await
     }
 
-    pub(super) fn allows(&self, op: StoreOp<'_>) -> bool {
+    /// Runs a command that need not be synced to disk.
+    pub(super) async fn query<T: Send + 'static>(
+        &self,
+        op: impl Into<StoreOp<'_>>,
+        work: impl FnMut(&Ledger) -> Result<T> + Send + 'static,
+    ) -> Result<T, Unavailable> {
+        self.run(op, Durability::Buffered, work).await
+    }
+
+    /// Runs a command also while the store is being opened.
+    pub(super) async fn execute<T: Send + 'static>(
+        &self,
+        op: impl Into<StoreOp<'_>>,
+        durability: Durability,
+        work: impl FnMut(&Ledger) -> Result<T> + Send + 'static,
+    ) -> Result<T, Unavailable> {
+        self.with_hooks(op.into(), self.perform(durability, work)).await
+    }
+
+    pub(super) async fn run_report<T: Send + 'static>(
+        &self,
+        op: impl Into<StoreOp<'_>>,
+        query: impl Fn(&dyn Engine) -> Result<T> + Send + 'static,
+    ) -> Result<T, Unavailable> {
+        match &self.inner.report_reader {
+            Some(reports) => self.with_hooks(op.into(), reports.read(query)).await,
+            None => self.query(op, move |ledger| query(&*ledger.db)).await,
+        }
+    }
+
+    pub(super) fn notify<'a>(
+        &self,
+        op: impl Into<StoreOp<'a>>,
+        durability: Durability,
+        work: impl FnMut(&Ledger) -> Result<()> + Send + 'static,
+    ) {
+        if self.allows(op.into()) {
+            drop(self.enqueue(notification(durability, work)));
+        }
+    }
+
+    /// [`notify`](Self::notify), but the command waits for the next one, with which it shares a
+    /// transaction, or for a second. Until then, a crash loses it. `work` gets the current time.
+    pub(super) fn notify_later<'a, W>(
+        &self,
+        op: impl Into<StoreOp<'a>>,
+        work: impl FnOnce(Duration) -> W,
+    ) where
+        W: FnMut(&Ledger) -> Result<()> + Send + 'static,
+    {
+        if !self.allows(op.into()) {
+            return;
+        }
+        let command = notification(Durability::Buffered, work(self.now()));
+        match &self.inner.executor {
+            Executor::Thread { queue, .. } => queue.defer(command),
+            Executor::Inline(_) | Executor::Closed => drop(self.enqueue(command)),
+        }
+    }
+
+    pub(super) async fn perform<T: Send + 'static>(
+        &self,
+        durability: Durability,
+        work: impl FnMut(&Ledger) -> Result<T> + Send + 'static,
+    ) -> Result<T, Unavailable> {
+        let (command, reply) = request(durability, work);
+        if let Some(release) = self.enqueue(command) {
+            // On another kind of runtime, other tasks run beside this one.
+            let flavor = Handle::try_current().map(|runtime| runtime.runtime_flavor());
+            if flavor.is_ok_and(|flavor| flavor == RuntimeFlavor::CurrentThread) {
+                release.gather().await;
+            }
+        }
+        let writer_gone = || Unavailable("the ledger's writer has stopped".into());
+        let closed = || self.inner.gate.check().err().unwrap_or_else(writer_gone);
+        reply.await.unwrap_or_else(|oneshot::error::RecvError { .. }| Err(closed()))
+    }
+
+    /// Runs the command, or queues it until the result is dropped.
+    fn enqueue(&self, command: Box<dyn WriteCommand>) -> Option<Release<'_>> {
+        match &self.inner.executor {
+            Executor::Closed => None,
+            Executor::Inline(writer) => {
+                if let Ok(mut writer) = writer.lock() {
+                    writer.run_inline(command);
+                }
+                None
+            }
+            Executor::Thread { queue, .. } => queue.push(command),
+        }
+    }
+
+    fn allows(&self, op: StoreOp<'_>) -> bool {
         self.hook.as_ref().is_none_or(|hook| hook.allows(op))
     }
 
@@ -283,14 +341,45 @@ impl Store {
     }
 }
 
-impl From<SqliteStore> for Store {
-    fn from(store: SqliteStore) -> Self {
-        Self { backend: store, hook: None }
+impl StoreInner {
+    pub(super) fn new(path: &Path, clock: Clock, executor: Executor, gate: CommandGate) -> Self {
+        Self {
+            path: path.to_owned(),
+            clock,
+            name: Arc::new(Mutex::new(Uuid::now_v7().to_string().into())),
+            executor,
+            gate,
+            report_reader: None,
+            credit_used: AtomicBool::new(false),
+            latest_rate_limit: Arc::default(),
+            shared: None,
+            sends: Mutex::default(),
+        }
+    }
+}
+
+impl Drop for StoreInner {
+    fn drop(&mut self) {
+        self.gate.stop.store(true, Ordering::Relaxed);
+        // First, because an open reader would keep the write-ahead log from being emptied.
+        drop(self.report_reader.take());
+        match std::mem::replace(&mut self.executor, Executor::Closed) {
+            Executor::Closed => {}
+            Executor::Inline(writer) => {
+                if let Ok(writer) = writer.into_inner() {
+                    writer.close();
+                }
+            }
+            Executor::Thread { queue, thread, .. } => {
+                queue.close();
+                let _ = thread.join();
+            }
+        }
     }
 }
 
 impl fmt::Debug for Store {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.backend.fmt(f)
+        f.debug_struct("Store").field("path", &self.inner.path).finish_non_exhaustive()
     }
 }

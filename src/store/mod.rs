@@ -20,6 +20,7 @@ mod handle;
 mod job;
 mod member;
 mod model;
+mod name;
 mod outbox;
 #[cfg(feature = "postgres")]
 pub mod postgres;
@@ -28,9 +29,10 @@ mod rules;
 mod schema;
 pub mod sqlite;
 mod subject;
+mod tables;
 #[cfg(feature = "postgres")]
 pub mod transfer;
-mod verbs;
+mod writer;
 
 pub use crate::contract::member::{LimitChange, Role, is_member_name};
 pub use crate::contract::money::{Period, SpendLimit, Thresholds};
@@ -62,6 +64,10 @@ pub use sqlite::{Backup, LockHolder, OpenError, Opening, host_name};
 pub use subject::{
     MAX_TOKENS_PER_SUBJECT, Subject, SubjectLogin, SubjectTerms, SubjectToken, TokenRefusal,
 };
+
+/// Why a ledger is refused whose gateway takes the other kind of money.
+pub const OTHER_MONEY: &str =
+    "it holds the other kind of money; use separate ledgers for play money and real money";
 
 /// The store cannot record anything now, so nothing may be bought.
 #[derive(Clone, Debug, thiserror::Error)]

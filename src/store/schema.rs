@@ -60,6 +60,10 @@ pub(super) fn newest_version() -> i64 {
     i64::try_from(MIGRATIONS.len()).unwrap_or(i64::MAX)
 }
 
+/// The condition for running purchases.
+pub(super) const IS_RUNNING: &str =
+    "ended_at IS NULL AND number > coalesce((SELECT ended_through FROM identity), 0)";
+
 /// SQLite builds a temporary b-tree for each IN of more than two values, at each write.
 const TABLES: &str = "
     -- Money is in micro-dollars, moments are in nanoseconds since 1970-01-01 UTC.

@@ -9,7 +9,7 @@ use super::session::PostgresSession;
 use crate::clock;
 use crate::store::Reason;
 use crate::store::engine::{Engine, Result, Sql};
-use crate::store::sqlite::find_other_issuer;
+use crate::store::tables::find_other_issuer;
 
 /// Returns the processes that share the ledger, oldest first.
 pub async fn list_instances(target: &PostgresTarget) -> Result<Vec<InstanceRecord>, Reason> {

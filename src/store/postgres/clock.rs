@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::clock;
 use crate::store::Clock;
-use crate::store::sqlite::nanos;
+use crate::store::tables::nanos;
 
 pub(in crate::store) struct LedgerClock {
     /// A test's own clock.

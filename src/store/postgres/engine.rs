@@ -20,8 +20,10 @@ use super::tables;
 use crate::clock::since_boot;
 use crate::metrics::SharedLedgerMetrics;
 use crate::store::engine::{Begun, Engine, Result, Row, StoreError, ToSqlValue, WriterEngine};
+use crate::store::name::new_name;
 use crate::store::schema::SqlDialect;
-use crate::store::sqlite::{CommandGate, ensure_not_moved, nanos, new_name};
+use crate::store::tables::{ensure_not_moved, nanos};
+use crate::store::writer::CommandGate;
 use crate::store::{Cause, Deadlines, Reason, Unavailable};
 use crate::sync::{lock, pause};
 

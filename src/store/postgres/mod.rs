@@ -4,6 +4,7 @@ mod admin;
 mod clock;
 mod connect;
 mod engine;
+mod open;
 mod servers;
 mod session;
 mod statement;
@@ -11,9 +12,7 @@ mod tables;
 mod target;
 
 pub use admin::{contract, has_other_money, list_instances, other_issuer, report_restore};
-pub(in crate::store) use clock::LedgerClock;
 pub use connect::{PostgresConnection, connect};
-pub(super) use engine::PostgresEngine;
 pub use servers::{InstanceRecord, InstanceState};
 pub(super) use session::PostgresSession;
 pub use target::{InstanceKind, PostgresTarget};

@@ -6,7 +6,7 @@ use super::PostgresTarget;
 use crate::store::Reason;
 use crate::store::engine::{Engine, Result, Row, Sql, params};
 use crate::store::schema::newest_version;
-use crate::store::sqlite::{ALIVE, nanos};
+use crate::store::tables::{ALIVE, nanos};
 
 /// How often a process notes that it is alive.
 pub(super) const RENEWAL: Duration = Duration::from_secs(10);

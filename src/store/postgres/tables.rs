@@ -2,8 +2,8 @@
 
 use super::engine::PostgresEngine;
 use crate::store::engine::{Sql, WriterEngine};
+use crate::store::name::new_name;
 use crate::store::schema::{MIGRATIONS, SqlDialect, newest_version};
-use crate::store::sqlite::new_name;
 use crate::store::{Cause, Reason};
 use std::time::Duration;
 
@@ -42,6 +42,12 @@ const OWN_TABLES: &str = "
         CHECK ((balance IS NULL) = (since IS NULL) AND (balance IS NULL) = (as_of IS NULL))
     ) {strict};
     INSERT INTO credit VALUES (1, 0, 0);
+    -- Replies that cannot be parsed, for the operator and for a day.
+    CREATE TABLE unparsable_replies (
+        id   {blob} PRIMARY KEY,        -- purchases.id
+        at   {int} NOT NULL,
+        body {blob} NOT NULL
+    ) {strict};
     -- The processes that use the ledger, and those that ended lately. No purchase depends on it.
     CREATE TABLE servers (
         number {key},

@@ -10,10 +10,11 @@ use nix::fcntl::{AT_FDCWD, RenameFlags, renameat2};
 use rusqlite::Connection;
 
 use super::file::{self, Purpose};
-use super::handle::{SqliteStore, canonical_path};
 use super::lock::with_suffix;
-use super::{OpenError, column};
+use super::{OpenError, canonical_path};
 use crate::store::Reason;
+use crate::store::Store;
+use crate::store::tables::duration;
 
 /// A copy of a ledger, as it was checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,8 +25,10 @@ pub struct Backup {
     pub latest_at: Option<Duration>,
 }
 
-impl SqliteStore {
-    pub(in crate::store) fn back_up(path: &Path, target: &Path) -> Result<Backup, OpenError> {
+impl Store {
+    /// Writes a checked copy of the ledger at `path` to `target`, which must not exist. A failure
+    /// leaves no file. Blocks, and needs no lock.
+    pub fn back_up(path: &Path, target: &Path) -> Result<Backup, OpenError> {
         let (connection, _) = file::connect(&canonical_path(path), Purpose::Read)?;
         copy(&connection, target).map_err(OpenError::at(target))
     }
@@ -69,7 +72,7 @@ fn checked(path: &Path) -> Result<Backup, Reason> {
     let latest = "SELECT count(*), max(at) FROM purchases";
     let (purchases, latest_at) = connection.query_row(latest, [], |row| {
         let at: Option<i64> = row.get(1)?;
-        Ok((row.get(0)?, at.map(column::duration)))
+        Ok((row.get(0)?, at.map(duration)))
     })?;
     Ok(Backup { bytes: file::size_of(path), purchases, latest_at })
 }

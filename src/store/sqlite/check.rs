@@ -8,10 +8,10 @@ use std::{io, thread};
 use rusqlite::Connection;
 use tracing::{info, warn};
 
-use super::StoreError;
-use super::command_gate::CommandGate;
 use super::file::{self, Purpose};
 use crate::clock;
+use crate::store::engine::StoreError;
+use crate::store::writer::CommandGate;
 use crate::store::{Cause, Reason, Unavailable};
 
 const OPS_PER_STOP_CHECK: i32 = 10_000;

@@ -10,10 +10,10 @@ use std::{io, thread};
 use rusqlite::wal::CheckpointMode;
 use rusqlite::{Connection, ErrorCode};
 
-use super::StoreError;
-use super::command_gate::CommandGate;
 use super::file::{self, Purpose};
 use crate::store::Unavailable;
+use crate::store::engine::StoreError;
+use crate::store::writer::CommandGate;
 
 const PAGE_BYTES: u64 = 4_096;
 

@@ -12,8 +12,9 @@ use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, OpenFlags};
 
 use super::schema::{self, FileKind};
-use super::{OpenError, StoreError, lock};
+use super::{OpenError, lock};
 use crate::clock;
+use crate::store::engine::StoreError;
 use crate::store::schema::newest_version;
 use crate::store::{Cause, Reason, StoreCapacity, Unavailable};
 use crate::sync::pause;
@@ -34,7 +35,7 @@ const MOUNTS: &str = "/proc/self/mountinfo";
 const MIN_LEDGER_BYTES: u64 = 512;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Purpose {
+pub(in crate::store) enum Purpose {
     /// Create, migrate and write it.
     Serve,
     /// Create it, or write it if it has the newest version.
@@ -45,7 +46,7 @@ pub(super) enum Purpose {
     Inspect,
 }
 
-pub(super) fn open(path: &Path, purpose: Purpose) -> Result<Connection, OpenError> {
+pub(in crate::store) fn open(path: &Path, purpose: Purpose) -> Result<Connection, OpenError> {
     let (mut connection, kind) = connect(path, purpose)?;
     if purpose != Purpose::Read {
         let capacity = StoreCapacity::default();

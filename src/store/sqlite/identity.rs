@@ -16,14 +16,14 @@ use std::time::Duration;
 use rusqlite::{Connection, OptionalExtension};
 use uuid::Uuid;
 
-use super::schema::{FileKind, IS_RUNNING};
-use super::{Result, StoreError};
+use super::schema::FileKind;
 use crate::store::engine::{Engine, Sql, params};
+use crate::store::engine::{Result, StoreError};
+use crate::store::name::new_name;
+use crate::store::schema::IS_RUNNING;
 use crate::store::{Cause, Reason, Unavailable};
 
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
-/// A UUIDv7 follows. It has the time of the loss for which the ledger was renamed; 0 without one.
-const NAME_PREFIX: &str = "durable-";
 /// The process ended, but the system did not, so the file has all that was written to it.
 const NOT_CLOSED: &str = "it was not closed cleanly";
 const OTHER_COPY: &str = "its lock file belongs to another copy";
@@ -121,22 +121,6 @@ impl LedgerIdentity {
         db.run(write, params![self.name, self.state.nonce, self.boot])?;
         Ok(())
     }
-}
-
-/// Returns a name for a ledger that has lost purchases at this time; a new one has lost none.
-pub(in crate::store) fn new_name(lost_at: Duration) -> Arc<str> {
-    let (seconds, nanos) = (lost_at.as_secs(), lost_at.subsec_nanos());
-    let stamp = uuid::Timestamp::from_unix(uuid::NoContext, seconds, nanos);
-    format!("{NAME_PREFIX}{}", Uuid::new_v7(stamp).simple()).into()
-}
-
-/// Returns whether a ledger of this name may lack purchases since this time, at which it lacked none.
-pub(super) fn may_lack_purchases_since(name: &str, complete_at: Duration) -> bool {
-    let id = name.strip_prefix(NAME_PREFIX).and_then(|id| Uuid::try_parse(id).ok());
-    id.and_then(|id| id.get_timestamp()).is_some_and(|lost_at| {
-        let (seconds, nanos) = lost_at.to_unix();
-        Duration::new(seconds, nanos) > complete_at
-    })
 }
 
 /// Refuses a file whose content was replaced while a server has it.

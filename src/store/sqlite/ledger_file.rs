@@ -13,29 +13,29 @@ use rusqlite::hooks::Wal;
 
 use super::check::BackgroundCheck;
 use super::checkpoint::{self, Checkpointer};
-use super::command_gate::CommandGate;
 use super::file::{self, FileId};
 use super::identity::{self, LedgerIdentity, Nonce};
 use super::lock::Lock;
 use crate::store::engine::{Begun, Engine, Result, Row, Sql, StoreError, ToSqlValue, WriterEngine};
 use crate::store::schema::SqlDialect;
+use crate::store::writer::CommandGate;
 use crate::store::{Clock, Deadlines, Reason, Unavailable};
 
 /// Each checkpoint costs two fsyncs, and each restart of the log another one of the writer, so both
 /// should be rare. A page that many transactions have changed is copied once.
-pub(super) const WAL_CHECKPOINT_PAGES: i32 = 8_000;
+pub(in crate::store) const WAL_CHECKPOINT_PAGES: i32 = 8_000;
 /// From this many pages on, the writer waits for the checkpoint, so that the log starts over.
-pub(super) const MAX_WAL_PAGES: i32 = 2 * WAL_CHECKPOINT_PAGES;
+pub(in crate::store) const MAX_WAL_PAGES: i32 = 2 * WAL_CHECKPOINT_PAGES;
 
 /// How transactions begin. A reader must not ask for the write lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum OpenMode {
+pub(in crate::store) enum OpenMode {
     Write,
     Read,
     Memory,
 }
 
-pub(super) struct LedgerFile {
+pub(in crate::store) struct LedgerFile {
     connection: Connection,
     mode: OpenMode,
     path: PathBuf,
@@ -43,7 +43,7 @@ pub(super) struct LedgerFile {
     /// SQLite's number of the last commit of another process.
     data_version: Cell<i64>,
     is_synchronous: Cell<bool>,
-    pub(super) wal_pages: Arc<AtomicI32>,
+    pub(in crate::store) wal_pages: Arc<AtomicI32>,
     has_written: Arc<AtomicBool>,
     has_failed: Cell<bool>,
     gate: CommandGate,
@@ -57,7 +57,7 @@ pub(super) struct LedgerFile {
 }
 
 impl LedgerFile {
-    pub(super) fn new(
+    pub(in crate::store) fn new(
         mut connection: Connection,
         mode: OpenMode,
         clock: Clock,
@@ -90,26 +90,29 @@ impl LedgerFile {
     }
 
     /// Returns the engine as a file, if it is one.
-    pub(super) fn of(engine: &dyn WriterEngine) -> Option<&Self> {
+    pub(in crate::store) fn of(engine: &dyn WriterEngine) -> Option<&Self> {
         (engine as &dyn Any).downcast_ref()
     }
 
-    pub(super) fn connection(&self) -> &Connection {
+    pub(in crate::store) fn connection(&self) -> &Connection {
         &self.connection
     }
 
     /// Keeps the lock until the file is closed.
-    pub(super) fn hold(&self, lock: Option<Lock>) {
+    pub(in crate::store) fn hold(&self, lock: Option<Lock>) {
         *self.lock.borrow_mut() = lock;
     }
 
     /// From now on, [`ensure_own`](WriterEngine::ensure_own) looks for this file.
-    pub(super) fn own(&self, file: FileId, identity: &LedgerIdentity) {
+    pub(in crate::store) fn own(&self, file: FileId, identity: &LedgerIdentity) {
         self.owned.set(Some((file, identity.state.nonce)));
     }
 
     /// Checks the ledger while it is in use. It is closed cleanly only after the check has passed.
-    pub(super) fn check_in_background(&self, reason: &'static str) -> std::io::Result<()> {
+    pub(in crate::store) fn check_in_background(
+        &self,
+        reason: &'static str,
+    ) -> std::io::Result<()> {
         let check = BackgroundCheck::start(self.path.clone(), reason, self.gate.clone())?;
         *self.check.borrow_mut() = Some(check);
         Ok(())

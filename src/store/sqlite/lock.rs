@@ -338,7 +338,7 @@ impl Drop for Lock {
     }
 }
 
-pub(super) fn lock_holder(path: &Path) -> Option<LockHolder> {
+pub(in crate::store) fn lock_holder(path: &Path) -> Option<LockHolder> {
     let mut file = File::open(with_suffix(path, LOCK_SUFFIX)).ok()?;
     // Shared, so that two commands do not mistake each other for a server.
     match file.try_lock_shared() {
@@ -351,7 +351,7 @@ pub(super) fn was_served(path: &Path) -> bool {
     fs::metadata(with_suffix(path, LOCK_SUFFIX)).is_ok_and(|lock| lock.len() > 0)
 }
 
-pub(super) fn with_suffix(path: &Path, ending: &str) -> PathBuf {
+pub(in crate::store) fn with_suffix(path: &Path, ending: &str) -> PathBuf {
     let mut name = OsString::from(path);
     name.push(ending);
     name.into()

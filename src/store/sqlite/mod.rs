@@ -1,68 +1,32 @@
 //! The store over SQLite: in memory, or in a file that survives a crash of the process. Expensive
 //! purchases also survive a power failure.
 
-mod audit_log;
 mod backup;
-mod budget_requests;
 mod check;
 mod checkpoint;
-mod column;
-mod command;
-mod command_gate;
-mod command_queue;
-mod credit;
-mod dedupe;
-mod ends;
 mod engine;
 mod file;
-mod groups;
-mod handle;
 mod identity;
-mod jobs;
-mod ledger;
-mod ledger_file;
-mod limits;
+pub(super) mod ledger_file;
 mod lock;
-mod members;
-mod moved;
 mod open;
-#[cfg(feature = "postgres")]
-mod open_database;
-mod outbox;
-mod purchases;
-mod reader;
-mod replies;
-mod reports;
-mod schema;
-mod servers;
-mod slots;
-mod spent;
-mod subjects;
-mod writer;
+pub(super) mod schema;
 
-use crate::store::engine::{Result, StoreError};
-use crate::store::{Cause, Reason};
-use rusqlite::ErrorCode;
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use rusqlite::ErrorCode;
+
+use crate::store::{Cause, Reason};
+
 pub use backup::Backup;
-#[cfg(feature = "postgres")]
-pub(super) use column::nanos;
-#[cfg(feature = "postgres")]
-pub(super) use command_gate::CommandGate;
-pub(super) use handle::SqliteStore;
-#[cfg(feature = "postgres")]
-pub(super) use identity::new_name;
+pub(super) use file::{Purpose, open as open_file};
 pub use lock::host_name;
-#[cfg(feature = "postgres")]
-pub(super) use moved::ensure_not_moved;
+pub(super) use lock::{lock_holder, with_suffix};
 pub use open::Opening;
 #[cfg(feature = "postgres")]
-pub(super) use servers::ALIVE;
-#[cfg(feature = "postgres")]
-pub(super) use subjects::find_other_issuer;
+pub(super) use open::spawn;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LockHolder {
@@ -106,6 +70,10 @@ impl OpenError {
     pub(super) fn at<E: Into<Reason>>(path: &Path) -> impl Fn(E) -> Self {
         move |why| Self::unusable(path, why)
     }
+}
+
+fn canonical_path(path: &Path) -> PathBuf {
+    path.canonicalize().or_else(|_| std::path::absolute(path)).unwrap_or_else(|_| path.to_owned())
 }
 
 impl From<OpenError> for Reason {

@@ -6,7 +6,6 @@
 
 use std::net::SocketAddr;
 use std::path::Path;
-use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
@@ -14,25 +13,20 @@ use std::time::Duration;
 use rusqlite::Connection;
 use rusqlite::backup::Backup;
 use tokio::sync::oneshot;
-use uuid::Uuid;
 
 use super::check::{check, interrupt_on};
-use super::command_gate::CommandGate;
-use super::command_queue::CommandReceiver;
 use super::file::{self, FileId, Purpose};
-use super::handle::{Executor, SqliteStore, StoreInner, canonical_path};
 use super::identity::LedgerIdentity;
-use super::ledger::Ledger;
 use super::ledger_file::{LedgerFile, OpenMode};
 use super::lock::{self, Lock};
-use super::reader::ReportReader;
 use super::schema::{self, FileKind};
-use super::writer::Writer;
-use super::{LockHolder, OpenError, StoreError, members, moved};
-use crate::clock;
+use super::{LockHolder, OpenError, canonical_path};
+use crate::store::engine::StoreError;
+use crate::store::handle::{Executor, StoreInner};
 use crate::store::schema::newest_version;
-use crate::store::{Clock, MoneyKind, Reason, StoreCapacity, Unavailable};
-use crate::sync::lock as locked_name;
+use crate::store::tables::{Ledger, ensure_not_moved, token_secret_fingerprint};
+use crate::store::writer::{CommandGate, CommandReceiver, ReportReader, Writer};
+use crate::store::{Clock, MoneyKind, Reason, Store, StoreCapacity, Unavailable};
 
 /// Finds the purchase to forget first, when ended ones are limited.
 const MEMORY_INDEX: &str =
@@ -56,8 +50,13 @@ impl Opening {
     }
 }
 
-impl SqliteStore {
-    pub(in crate::store) fn in_memory(clock: Clock, capacity: StoreCapacity) -> Self {
+impl Store {
+    pub fn in_memory(clock: Clock) -> Self {
+        Self::in_memory_with_capacity(clock, StoreCapacity::default())
+    }
+
+    #[doc(hidden)]
+    pub fn in_memory_with_capacity(clock: Clock, capacity: StoreCapacity) -> Self {
         let gate = CommandGate::opened();
         let open = || -> rusqlite::Result<Ledger> {
             let connection = new_in_memory()?;
@@ -76,24 +75,20 @@ impl SqliteStore {
         }
     }
 
-    pub(in crate::store) async fn recover(&self) -> Result<(), Unavailable> {
-        self.query(Ledger::recover).await
+    /// Recovers an in-memory ledger, as each start of a server does for a file.
+    #[doc(hidden)]
+    pub async fn recover(&self) -> Result<(), Unavailable> {
+        self.query("recover", Ledger::recover).await
     }
 
-    pub(in crate::store) async fn clear(&self) -> Result<(), Unavailable> {
-        self.query(Ledger::clear).await
+    #[doc(hidden)]
+    pub async fn clear(&self) -> Result<(), Unavailable> {
+        self.query("clear", Ledger::clear).await
     }
 
-    pub(in crate::store) fn unusable(reason: impl Into<Reason>) -> Self {
-        let gate = CommandGate::default();
-        gate.close(Unavailable(reason.into()));
-        let clock: Clock = Arc::new(clock::wall);
-        let inner = StoreInner::new(Path::new(""), clock, Executor::Closed, gate);
-        *locked_name(&inner.name) = "broken".into();
-        Self::from_inner(inner)
-    }
-
-    pub(in crate::store) fn serve_inline(
+    /// Runs operations on the caller's thread, so that paused time stands still.
+    #[doc(hidden)]
+    pub fn serve_inline(
         path: &Path,
         clock: Clock,
         capacity: StoreCapacity,
@@ -104,7 +99,17 @@ impl SqliteStore {
         Ok(Self::inline(path, clock, writer, gate))
     }
 
-    pub(in crate::store) fn serve_with(
+    /// Opens a file to sell from, and creates it if there is none. The lock `<path>.lock` admits
+    /// one process.
+    ///
+    /// After a crash, running purchases end: unsent ones are released, sent ones become unknown.
+    #[doc(hidden)]
+    pub fn serve(path: &Path, clock: Clock) -> Result<Self, OpenError> {
+        Self::serve_with(path, clock, StoreCapacity::default(), None)
+    }
+
+    #[doc(hidden)]
+    pub fn serve_with(
         path: &Path,
         clock: Clock,
         capacity: StoreCapacity,
@@ -117,7 +122,8 @@ impl SqliteStore {
         Self::spawn(path, clock, writer, gate, identity)
     }
 
-    pub(in crate::store) async fn start_serving(
+    /// Opens a file on a thread of its own, and waits at most `wait` for a server that has it.
+    pub async fn start_serving(
         path: &Path,
         clock: Clock,
         money: MoneyKind,
@@ -161,7 +167,8 @@ impl SqliteStore {
         Ok((store, Opening { gate, opened }))
     }
 
-    pub(in crate::store) fn open_shared(path: &Path, clock: Clock) -> Result<Self, OpenError> {
+    /// Opens a file to write in it next to a server.
+    pub fn open_shared(path: &Path, clock: Clock) -> Result<Self, OpenError> {
         let path = &canonical_path(path);
         file::create(path)?;
         file::ensure_single_path(path)?;
@@ -169,7 +176,7 @@ impl SqliteStore {
         Self::open_without_check(path, clock, Purpose::Shared, OpenMode::Write, lock)
     }
 
-    pub(in crate::store) fn open_read_only(path: &Path, clock: Clock) -> Result<Self, OpenError> {
+    pub fn open_read_only(path: &Path, clock: Clock) -> Result<Self, OpenError> {
         Self::open_without_check(&canonical_path(path), clock, Purpose::Read, OpenMode::Read, None)
     }
 
@@ -182,7 +189,7 @@ impl SqliteStore {
     ) -> Result<Self, OpenError> {
         let connection = file::open(path, purpose)?;
         if mode == OpenMode::Write {
-            moved::ensure_not_moved(&connection).map_err(OpenError::at(path))?;
+            ensure_not_moved(&connection).map_err(OpenError::at(path))?;
         }
         let gate = CommandGate::opened();
         let opened = LedgerFile::new(connection, mode, clock.clone(), &gate);
@@ -192,14 +199,21 @@ impl SqliteStore {
         Self::spawn(path, clock, writer, gate, None)
     }
 
-    pub(in crate::store) fn open_exclusive(path: &Path, clock: Clock) -> Result<Self, OpenError> {
+    /// Opens a ledger to write in it while no server has it, and keeps servers out until it is
+    /// dropped. Ends what a crash interrupted, as a server does.
+    ///
+    /// The next server's rate limit includes the requests that are sent meanwhile.
+    pub fn open_exclusive(path: &Path, clock: Clock) -> Result<Self, OpenError> {
         let (path, gate) = (&canonical_path(path), CommandGate::opened());
         let locked = LockedLedger::acquire(path, LockHolder::Command, Duration::ZERO, &clock)?;
         let writer = locked.open(&clock, StoreCapacity::default(), None, &gate)?;
         Self::spawn(path, clock, writer, gate, None)
     }
 
-    pub(in crate::store) fn check_integrity(path: &Path) -> Result<(), OpenError> {
+    /// Checks whether a server could sell from the file. Takes no lock and writes nothing.
+    ///
+    /// If a server has the file, only the header is read, because the server has checked the rest.
+    pub fn check_integrity(path: &Path) -> Result<(), OpenError> {
         let path = &canonical_path(path);
         file::ensure_not_truncated(path)?;
         let is_served = lock::lock_holder(path).is_some();
@@ -212,7 +226,7 @@ impl SqliteStore {
         file::ensure_single_path(path)?;
         let (connection, kind) = file::connect(path, Purpose::Inspect)?;
         if kind == FileKind::Ledger(newest_version()) {
-            moved::ensure_not_moved(&connection).map_err(OpenError::at(path))?;
+            ensure_not_moved(&connection).map_err(OpenError::at(path))?;
         }
         if is_served {
             return Ok(());
@@ -222,22 +236,25 @@ impl SqliteStore {
             .map_err(OpenError::at(path))
     }
 
-    pub(in crate::store) fn holds_other_money(path: &Path, money: MoneyKind) -> bool {
+    /// Returns whether the file holds the other kind of money, as far as it can be read.
+    pub fn holds_other_money(path: &Path, money: MoneyKind) -> bool {
         let opened = file::connect(&canonical_path(path), Purpose::Inspect);
         let find = "SELECT 1 FROM money WHERE kind <> ?";
         opened.is_ok_and(|(file, _)| file.query_row(find, [money.name()], |_| Ok(())).is_ok())
     }
 
-    pub(in crate::store) fn needs_token_secret(path: &Path) -> bool {
+    /// Returns whether any member's token depends on the recorded secret, as far as the file can be
+    /// read.
+    pub fn needs_token_secret(path: &Path) -> bool {
         let opened = file::connect(&canonical_path(path), Purpose::Inspect);
         opened.is_ok_and(|(file, _)| {
-            members::token_secret_fingerprint(&file).is_ok_and(|print| print.is_some())
+            token_secret_fingerprint(&file).is_ok_and(|print| print.is_some())
         })
     }
 
     fn inline(path: &Path, clock: Clock, writer: Writer, gate: CommandGate) -> Self {
         let executor = Executor::Inline(Box::new(Mutex::new(writer)));
-        Self::from_inner(StoreInner::new(path, clock, executor, gate))
+        Self::new(StoreInner::new(path, clock, executor, gate))
     }
 
     fn spawn(
@@ -283,32 +300,17 @@ fn new_in_memory() -> rusqlite::Result<Connection> {
 }
 
 impl StoreInner {
-    pub(super) fn new(path: &Path, clock: Clock, executor: Executor, gate: CommandGate) -> Self {
-        Self {
-            path: path.to_owned(),
-            clock,
-            name: Arc::new(Mutex::new(Uuid::now_v7().to_string().into())),
-            executor,
-            gate,
-            report_reader: None,
-            credit_used: AtomicBool::new(false),
-            latest_rate_limit: Arc::default(),
-            shared: None,
-            sends: Mutex::default(),
-        }
-    }
-
-    fn with_reader(mut self, identity: Option<LedgerIdentity>) -> Result<SqliteStore, OpenError> {
+    fn with_reader(mut self, identity: Option<LedgerIdentity>) -> Result<Store, OpenError> {
         let reader = ReportReader::start(self.path.clone()).map_err(OpenError::at(&self.path))?;
         self.report_reader = Some(reader);
         if let Some(identity) = identity {
             self.name = Arc::new(Mutex::new(identity.name));
         }
-        Ok(SqliteStore::from_inner(self))
+        Ok(Store::new(self))
     }
 }
 
-pub(super) fn spawn(
+pub(in crate::store) fn spawn(
     path: &Path,
     work: impl FnOnce() + Send + 'static,
 ) -> Result<thread::JoinHandle<()>, OpenError> {
@@ -327,7 +329,7 @@ struct LockedLedger {
     may_be_moved: bool,
 }
 
-/// Opens a file whose ledger is moved to another store, as [`SqliteStore::open_exclusive`] does.
+/// Opens a file whose ledger is moved to another store, as [`Store::open_exclusive`] does.
 #[cfg(feature = "postgres")]
 pub(super) fn open_to_move(
     path: &Path,
@@ -396,7 +398,7 @@ impl LockedLedger {
         file::prepare(&mut connection, kind, capacity).map_err(unusable)?;
         connection.progress_handler(0, None::<fn() -> bool>).map_err(sql)?;
         if !may_be_moved {
-            moved::ensure_not_moved(&connection).map_err(unusable)?;
+            ensure_not_moved(&connection).map_err(unusable)?;
         }
         let opened = LedgerFile::new(connection, OpenMode::Write, clock.clone(), gate);
         let ledger = Ledger::new(Box::new(opened.map_err(sql)?), capacity);
@@ -424,24 +426,17 @@ impl LockedLedger {
 /// It is saved before the lock is written: if the process dies in between, the two differ, and the next
 /// start renames the ledger. A command saves it for that effect, because the recovery may remove what
 /// shows that purchases are missing.
-pub(super) fn begin(
+fn begin(
     ledger: &Ledger,
     money: Option<MoneyKind>,
     identity: Option<&LedgerIdentity>,
 ) -> Result<(), Reason> {
     let faulty = |fault: StoreError| fault.unavailable().0;
     ledger.begin(true).map_err(faulty)?;
-    if let Some(money) = money
-        && !ledger.set_money_kind(money).map_err(faulty)?
-    {
-        let why =
-            "it holds the other kind of money; use separate files for play money and real money";
-        return Err(why.into());
+    if let Some(money) = money {
+        ledger.ensure_money_kind(money)?;
     }
-    // Other servers' purchases may be running.
-    if !ledger.db.dialect().is_shared() {
-        ledger.recover().map_err(faulty)?;
-    }
+    ledger.recover().map_err(faulty)?;
     if let Some(identity) = identity {
         identity.save(&*ledger.db).map_err(faulty)?;
     }

@@ -9,10 +9,6 @@ pub(super) const APPLICATION: i64 = 0x7467_6174;
 /// Marks a file of a tollgate before its first release: `toll`.
 const BEFORE_RELEASE: i64 = 0x746f_6c6c;
 
-/// The condition for running purchases.
-pub(super) const IS_RUNNING: &str =
-    "ended_at IS NULL AND number > coalesce((SELECT ended_through FROM identity), 0)";
-
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum FileKind {
     Empty,
@@ -34,7 +30,7 @@ pub(super) fn file_kind(connection: &Connection) -> rusqlite::Result<FileKind> {
     })
 }
 
-pub(super) fn migrate(connection: &mut Connection) -> rusqlite::Result<()> {
+pub(in crate::store) fn migrate(connection: &mut Connection) -> rusqlite::Result<()> {
     apply_migrations(connection, MIGRATIONS)
 }
 

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::*;
 use crate::store::Store;
+use crate::store::schema::IS_RUNNING;
 use crate::store::schema::newest_version;
 
 #[test]

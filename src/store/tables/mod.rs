@@ -1,0 +1,33 @@
+//! The tables of the ledger: what each operation reads and writes, within the writer's transaction.
+
+mod audit_log;
+mod budget_requests;
+mod column;
+mod credit;
+mod dedupe;
+mod ends;
+mod groups;
+mod jobs;
+mod ledger;
+mod limits;
+mod members;
+mod moved;
+mod outbox;
+mod purchases;
+mod replies;
+pub(super) mod reports;
+mod servers;
+pub(super) mod slots;
+mod spent;
+mod subjects;
+
+pub(super) use column::duration;
+#[cfg(feature = "postgres")]
+pub(super) use column::nanos;
+pub(super) use ledger::Ledger;
+pub(super) use members::token_secret_fingerprint;
+pub(super) use moved::ensure_not_moved;
+#[cfg(feature = "postgres")]
+pub(super) use servers::ALIVE;
+#[cfg(feature = "postgres")]
+pub(super) use subjects::find_other_issuer;
