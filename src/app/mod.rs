@@ -164,8 +164,9 @@ impl App {
         let summary = match old {
             Some(old) => old.summary.clone(),
             None => {
-                let (store, rate_limit) = (shared.store.clone(), Arc::clone(&shared.rate_limit));
-                BillingSummary::new(polls.clone(), &gateway.keys, store, rate_limit)
+                let ledger = (shared.store.clone(), shared.binding.clone());
+                let rate_limit = Arc::clone(&shared.rate_limit);
+                BillingSummary::new(polls.clone(), &gateway.keys, ledger, rate_limit)
             }
         };
         let handlers = handlers(&settings, &shared, &limiter, &summary, polls.clone())?;

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use http::HeaderValue;
@@ -23,6 +24,11 @@ impl LedgerName {
 
     pub fn text(&self) -> Arc<str> {
         self.ledger.name()
+    }
+
+    /// Returns the time that servers of one ledger agree on.
+    pub fn ledger_time(&self) -> Duration {
+        self.ledger.now()
     }
 
     pub fn header(&self) -> HeaderValue {

@@ -16,8 +16,8 @@ use crate::clock::{self, Date};
 use crate::contract::money::Usd;
 use crate::response::Response;
 use crate::store::{
-    Actor, Budgets, DedupeKey, Job, JobState, Member, MemberChange, Period, PurchaseId,
-    Reservation, Role, Service, Settlement, Snapshot, SpendLimit, StatusUpdate,
+    AccountBinding, Actor, Budgets, DedupeKey, Job, JobState, Member, MemberChange, Period,
+    PurchaseId, Reservation, Role, Service, Settlement, Snapshot, SpendLimit, StatusUpdate,
 };
 use crate::upstream::rate_limit::RateLimit;
 use crate::upstream::{Error, GatewayReply, GatewayRequest};
@@ -53,7 +53,7 @@ fn reports_with(listing: Option<String>) -> TestReports {
     let summary = BillingSummary::new(
         crate::billing::summary::BillingClient::new(gateway),
         &[],
-        store.clone(),
+        (store.clone(), AccountBinding::trusted()),
         window,
     );
     TestReports {

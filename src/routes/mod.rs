@@ -157,6 +157,8 @@ impl Routes {
     pub async fn handle(&self, call: Call<Bytes>) -> Response {
         let (handlers, purchases) = (Arc::clone(&self.handlers), self.purchases.clone());
         let (id, route) = (call.id.clone(), call.route);
+        // The name that a purchase is held under: the ledger may get another one before the reply comes.
+        let ledger_name = handlers.ledger_name.header();
         let endpoint = endpoints::find(route);
         let change = if endpoint.is_change() { KeyedChange::of(&call) } else { Ok(None) };
         let handling = (endpoint.handler)(HandlerContext { handlers, purchases, call });
@@ -172,8 +174,7 @@ impl Routes {
             response = response::with_security_headers(response);
         }
         if route.class == Class::Paid {
-            let name = self.handlers.ledger_name.header();
-            response.headers_mut().insert(purchases::TOLLGATE_LEDGER, name);
+            response.headers_mut().insert(purchases::TOLLGATE_LEDGER, ledger_name);
         }
         response
     }

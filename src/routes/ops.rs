@@ -177,7 +177,7 @@ mod tests {
         BillingSummary::new(
             crate::billing::summary::BillingClient::new(gateway),
             &[],
-            store,
+            (store, crate::store::AccountBinding::trusted()),
             rate_limit,
         )
     }

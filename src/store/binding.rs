@@ -81,6 +81,14 @@ impl AccountBinding {
         Ok(is_same)
     }
 
+    /// Returns whether the ledger may record what the gateway reports about an account with these keys: it
+    /// is the ledger's, or becomes it, or nobody can tell.
+    pub async fn may_record(&self, ledger: &Store, keys: Vec<String>) -> bool {
+        keys.is_empty()
+            || self.status.borrow().adopt_next
+            || ledger.check_account(keys, AccountCheck::Compare).await.unwrap_or(false)
+    }
+
     async fn compare_and_record(
         &self,
         ledger: &Store,

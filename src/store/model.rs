@@ -383,8 +383,7 @@ pub enum AccountStatus {
 pub enum AccountCheck {
     /// Compares the key ids with the recorded ones, and writes nothing.
     Compare,
-    /// Also records them if the account is the same. If it is not, earlier checkpoints and the
-    /// recorded rate limit are dropped, because they may be the other account's.
+    /// Also records them if the account is the same.
     Record,
     /// Gives the ledger to the account if it is another one. Earlier key ids become history, and
     /// earlier checkpoints are dropped.

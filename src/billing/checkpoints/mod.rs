@@ -150,8 +150,7 @@ impl CheckpointKeeper {
                 Ok(()) => *has_checkpoint = true,
                 Err(error) => info!(%error, "checkpoint not recorded"),
             },
-            // The checkpoints of another account are no longer used.
-            Ok(false) => *has_checkpoint &= !binding.is_mismatch(),
+            Ok(false) => {}
             Err(error) => info!(%error, "gateway account not checked"),
         }
     }

@@ -8,8 +8,8 @@ use crate::billing::reconcile::tests::world::{Bought, Dice, World};
 use crate::clock;
 use crate::contract::money::Usd;
 use crate::store::{
-    AccountStatus, Budgets, DedupeKey, Job, JobState, KeptReply, PurchaseId, PurchaseState,
-    Reservation, SETTLES_WITHIN, Service as Kind, Settlement, StatusUpdate,
+    AccountLimit, AccountStatus, Budgets, DedupeKey, Job, JobState, KeptReply, PurchaseId,
+    PurchaseState, Reservation, SETTLES_WITHIN, Service as Kind, Settlement, StatusUpdate,
 };
 
 const NOON: Duration = Duration::from_secs(1_763_640_000);
@@ -116,15 +116,19 @@ async fn failed_checkpoint_is_retried_with_each_listing() {
 }
 
 #[tokio::test]
-async fn checkpoint_is_recorded_again_once_the_account_matches() {
+async fn listing_of_another_account_changes_nothing() {
     let ledger = ledger();
     let mut keeper = CheckpointKeeper::new(ledger.clone(), AccountBinding::unchecked());
     keeper.process(&known(&["k1"])).await;
     assert!(ledger.latest_checkpoint().await.unwrap().is_some());
+    let limit = AccountLimit { requests: 60, window_seconds: 60 };
+    ledger.record_rate_limit(limit);
+    let before = ledger.latest_checkpoint().await.unwrap();
     keeper.process(&known(&["another's"])).await;
-    assert!(ledger.latest_checkpoint().await.unwrap().is_none());
+    assert_eq!(ledger.latest_checkpoint().await.unwrap(), before);
+    assert_eq!(ledger.recorded_rate_limit().await.unwrap(), Some(limit));
     keeper.process(&known(&["k1"])).await;
-    assert!(ledger.latest_checkpoint().await.unwrap().is_some());
+    assert_eq!(ledger.latest_snapshots(9).await.unwrap().len(), 1);
 }
 
 #[tokio::test]
@@ -197,16 +201,22 @@ async fn purchase_that_another_account_was_charged_for_is_not_released() {
     let binding = AccountBinding::unchecked();
     binding.listing_failed();
     binding.ensure_same_account().expect("no account is known");
-    lose(&ledger).await;
+    let id = PurchaseId::generate();
+    let chat = (Kind::Chat, Usd::mills(3));
+    send(&ledger, chat, "eta-5-mini", id, binding.account_status()).await;
+    ledger.settle(id, Settlement::Unknown).await.unwrap();
     CheckpointKeeper::new(ledger.clone(), binding.clone()).process(&known(&["x"])).await;
     assert!(binding.ensure_same_account().is_err());
     // Back with the first account's key, whose counters did not move.
     let listing = listing(&["a"], figures());
     *time.lock().unwrap() = NOON + 2 * SETTLES_WITHIN;
     let comparison = compare(&ledger, async { Ok(listing) }).await.unwrap();
-    assert_eq!(comparison.before, None, "no checkpoint of this account");
+    let before = comparison.before.expect("the first account's");
     assert_eq!(comparison.evidence.len(), 1);
-    apply_verdict(&ledger, &comparison, None, |_| Duration::from_secs(60)).await.unwrap();
+    let (now, read_at) = (&comparison.now, comparison.read_at);
+    let verdict = reconcile::decide(&before, now, &comparison.evidence, read_at);
+    let keep = |_| Duration::from_secs(60);
+    apply_verdict(&ledger, &comparison, Some(&verdict), keep).await.unwrap();
     let row = ledger.purchase(comparison.evidence[0].purchase.id).await.unwrap().expect("recorded");
     assert_eq!(row.state, PurchaseState::Unknown);
 }

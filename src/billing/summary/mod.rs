@@ -17,7 +17,7 @@ use crate::clock::{self, Instant};
 use crate::config::Key;
 use crate::contract::wire::KEY_PREFIX;
 use crate::problem::{INTERNAL, Kind, Problem};
-use crate::store::{AccountLimit, Store};
+use crate::store::{AccountBinding, AccountLimit, Store};
 use crate::sync::lock;
 use crate::upstream::billing::{self, ApiKey, ApiKeysResponse, GatewayBilling};
 use crate::upstream::rate_limit::RateLimit;
@@ -79,6 +79,7 @@ struct Shared {
     /// The generation whose keys were logged.
     logged: Mutex<Option<u64>>,
     ledger: Store,
+    binding: AccountBinding,
     rate_limit: Arc<RateLimit>,
 }
 
@@ -86,11 +87,12 @@ struct Shared {
 pub type BillingClient = BoxCloneSyncService<GatewayRequest, GatewayReply, Error>;
 
 impl BillingSummary {
-    /// Sends requests through `gateway`. Passes the balance to `ledger`, and the limit to `rate_limit`.
+    /// Sends requests through `gateway`. Passes the balance to `ledger`, and the limit to `rate_limit`, if
+    /// the account is the ledger's.
     pub fn new(
         gateway: BillingClient,
         keys: &[Key],
-        ledger: Store,
+        (ledger, binding): (Store, AccountBinding),
         rate_limit: Arc<RateLimit>,
     ) -> Self {
         let source = GatewaySource {
@@ -110,6 +112,7 @@ impl BillingSummary {
             revoked: Mutex::default(),
             logged: Mutex::default(),
             ledger,
+            binding,
             rate_limit,
         }))
     }
@@ -249,21 +252,32 @@ impl Shared {
             let watermark = self.ledger.credit_watermark().await;
             let (sent_at, asked_at) = (clock::now(), self.ledger.now());
             let reply = replaced.run_until_cancelled(gateway.oneshot(request.clone())).await;
+            let parsed = match reply {
+                None => continue,
+                Some(reply) => reply.and_then(|reply| billing::parse(&reply)),
+            };
+            // The key of another account must change nothing here.
+            let is_ours = match &parsed {
+                Ok(listing) => self.binding.may_record(&self.ledger, listing.key_ids()).await,
+                Err(_) => false,
+            };
             // Held until the reply has taken effect, so that the gateway is not replaced in
             // between.
             let source = lock(&self.source);
-            let Some(reply) = reply.filter(|_| source.generation == generation) else { continue };
+            if source.generation != generation {
+                continue;
+            }
             let was_held_back =
-                matches!(reply, Err(Error::Aborted(_) | Error::NoSlot { .. } | Error::Draining));
-            let answer = reply.and_then(|reply| billing::parse(&reply)).map(|listing| {
-                if let Ok(watermark) = watermark {
+                matches!(parsed, Err(Error::Aborted(_) | Error::NoSlot { .. } | Error::Draining));
+            let answer = parsed.map(|listing| {
+                if let (Ok(watermark), true) = (watermark, is_ours) {
                     self.ledger.record_balance(watermark, listing.billing.balance().or_zero());
                 }
                 self.warn_revoked_keys(&listing.keys, &source.keys);
                 self.log_keys(&listing.keys, &source.keys, generation);
                 // A limit in the settings still applies.
                 let limit = listing.billing.rate_limit;
-                if lock(&self.limit).replace(limit) != Some(limit) {
+                if is_ours && lock(&self.limit).replace(limit) != Some(limit) {
                     self.rate_limit.set_limit(limit);
                 }
                 let (listing, as_of) = (Arc::new(listing), self.ledger.now());

@@ -9,7 +9,7 @@ use tower::service_fn;
 
 use super::*;
 use crate::contract::money::Usd;
-use crate::store::{self, Budgets, DedupeKey, PurchaseId, Reservation};
+use crate::store::{self, AccountBinding, Budgets, DedupeKey, PurchaseId, Reservation};
 use crate::upstream::Abort;
 
 fn listing(cents: u64, keys: &str) -> Bytes {
@@ -31,7 +31,12 @@ where
     let store = Store::in_memory(Arc::new(clock::wall));
     let window = RateLimit::new(store.clone(), None, CancellationToken::new());
     let keys = [Key::new("svc_sk_ab12rest".to_owned())];
-    BillingSummary::new(BillingClient::new(service_fn(gateway)), &keys, store, window)
+    BillingSummary::new(
+        BillingClient::new(service_fn(gateway)),
+        &keys,
+        (store, AccountBinding::trusted()),
+        window,
+    )
 }
 
 /// A summary whose gateway returns `answer(n)` to request `n`, and the number of requests.

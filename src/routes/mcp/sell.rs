@@ -10,7 +10,7 @@ use super::Mcp;
 use super::call::ToolCall;
 use super::reply::{Done, Outcome, Refusal, quoted, quoted_word, raw, raw_bytes};
 use crate::access::quote::{OrderId, Quote};
-use crate::clock::{self, iso8601};
+use crate::clock::iso8601;
 use crate::contract::catalog::Service;
 use crate::contract::money::Usd;
 use crate::problem::{
@@ -109,7 +109,8 @@ impl<'a> Shop<'a> {
         }
         let id = OrderId::new(service.name(), price.as_micros(), body);
         let may_buy = validate::may_buy(&order, &cx.handlers.rules.catalog, cx.may_buy());
-        let (now, ledger) = (clock::wall(), cx.handlers.ledger_name.text());
+        let name = &cx.handlers.ledger_name;
+        let (now, ledger) = (name.ledger_time(), name.text());
         Ok(Self { cx, mcp, id, now, ledger, order, refusal: may_buy.err().map(Box::new) })
     }
 

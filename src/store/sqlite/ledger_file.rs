@@ -99,12 +99,12 @@ impl LedgerFile {
     }
 
     /// Keeps the lock until the file is closed.
-    pub(in crate::store) fn hold(&self, lock: Option<Lock>) {
+    pub(super) fn hold(&self, lock: Option<Lock>) {
         *self.lock.borrow_mut() = lock;
     }
 
     /// From now on, [`ensure_own`](WriterEngine::ensure_own) looks for this file.
-    pub(in crate::store) fn own(&self, file: FileId, identity: &LedgerIdentity) {
+    pub(super) fn own(&self, file: FileId, identity: &LedgerIdentity) {
         self.owned.set(Some((file, identity.state.nonce)));
     }
 

@@ -278,14 +278,12 @@ impl Store {
             if how == AccountCheck::Compare {
                 return Ok(is_same);
             }
+            if !is_same && how == AccountCheck::Record {
+                return Ok(false);
+            }
             if !is_same {
                 let retire_checkpoints = "UPDATE checkpoints SET settled = NULL, purchases = NULL WHERE purchases IS NOT NULL";
                 db.run(retire_checkpoints, ())?;
-                if how == AccountCheck::Record {
-                    // The rate limit may be the other account's.
-                    db.run("DELETE FROM rate_limit", ())?;
-                    return Ok(false);
-                }
                 let retire = "UPDATE account_keys SET retired = ? WHERE retired IS NULL";
                 db.run(retire, [nanos(ledger.now())])?;
             }
