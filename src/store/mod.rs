@@ -15,6 +15,8 @@ mod audit_log;
 mod binding;
 mod budget_requests;
 mod budgets;
+#[cfg(feature = "postgres")]
+pub mod copy;
 mod engine;
 mod handle;
 mod member;
@@ -27,8 +29,6 @@ mod rules;
 mod schema;
 pub mod sqlite;
 mod subject;
-#[cfg(feature = "postgres")]
-pub mod transfer;
 mod verbs;
 
 pub use crate::contract::member::{LimitChange, Role, is_member_name};

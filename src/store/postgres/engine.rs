@@ -26,7 +26,7 @@ use crate::store::engine::{
     Begun, Engine, Result, Row, SqlValue, StoreError, ToSqlValue, WriterEngine,
 };
 use crate::store::schema::{MIGRATIONS, SqlDialect};
-use crate::store::sqlite::{CommandGate, new_name};
+use crate::store::sqlite::{CommandGate, ensure_not_moved, new_name};
 use crate::store::{Cause, Deadlines, Reason, Unavailable};
 use crate::sync::{lock, pause};
 
@@ -72,6 +72,19 @@ const OWN_TABLES: &str = "
         CHECK ((balance IS NULL) = (since IS NULL) AND (balance IS NULL) = (as_of IS NULL))
     ) {strict};
     INSERT INTO credit VALUES (1, 0, 0);
+    -- The processes that use the ledger.
+    CREATE TABLE servers (
+        number {key},
+        kind   {text} NOT NULL,
+        name   {text} NOT NULL,
+        pid    {int} NOT NULL,
+        began  {int} NOT NULL,
+        seen   {int} NOT NULL,
+        ended  {int},
+        schema {int} NOT NULL,
+        rules  {blob},
+        secret {blob}
+    ) {strict};
 ";
 /// The time is read by a statement of its own, after the wait for the lock.
 const LOCK: &str = "BEGIN; SELECT version, batch, name FROM ledger FOR UPDATE;
@@ -144,6 +157,9 @@ impl PostgresEngine {
     fn migrate(&self) -> Result<(), Reason> {
         if self.has_tables()? {
             return Ok(());
+        }
+        if !self.target.may_migrate {
+            return Err("it has no tables: run `tollgate store migrate`".into());
         }
         let tables = [MIGRATIONS, &[OWN_TABLES]].concat().concat();
         let (tables, newest) = (SqlDialect::Postgres.fill_in(&tables), MIGRATIONS.len());
@@ -399,6 +415,9 @@ impl WriterEngine for PostgresEngine {
         self.clock.note(locked.now);
         *lock(&self.name) = Arc::clone(&locked.name);
         let has_changed = *self.known_batch.borrow() != locked.batch;
+        if has_changed && !self.target.reads_only {
+            ensure_not_moved(self)?;
+        }
         *self.locked.borrow_mut() = locked;
         Ok(Begun { has_changed, now: self.clock.now(), has_jumped })
     }

@@ -76,14 +76,6 @@ impl PreparedConnection {
         self.connection.is_closed()
     }
 
-    pub(super) fn client(&self) -> &Client {
-        &self.connection.client
-    }
-
-    pub(super) fn client_mut(&mut self) -> &mut Client {
-        &mut self.connection.client
-    }
-
     pub(super) async fn close(self) {
         self.connection.close().await;
     }

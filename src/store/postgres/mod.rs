@@ -42,7 +42,6 @@ mod statement;
 mod step;
 mod subjects;
 mod target;
-pub(super) mod transfer;
 mod turns;
 
 pub(in crate::store) use clock::LedgerClock;

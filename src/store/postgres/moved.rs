@@ -4,14 +4,13 @@ use std::time::Duration;
 
 use super::column;
 use super::flush::PreparedConnection;
-use super::instance::{BURY, LIVING};
+use super::instance::LIVING;
 use super::step::statement;
 use crate::store::Reason;
 
-const STATE: &str = "SELECT money, moved_to, moved_at, EXISTS (SELECT 1 FROM imports) FROM store";
+const STATE: &str = "SELECT moved_to, moved_at, EXISTS (SELECT 1 FROM imports) FROM store";
 
 pub(super) struct MoveState {
-    pub(super) money: Option<String>,
     /// Where and when it was moved.
     pub(super) moved_to: Option<(String, Duration)>,
     /// A copy into it is not complete.
@@ -22,9 +21,9 @@ pub(super) async fn state(session: &PreparedConnection) -> Result<MoveState, Rea
     let query = statement!(STATE);
     let rows = session.query(query.sql, &query.values).await?;
     let row = rows.first().ok_or("its table `store` is empty")?;
-    let at = column::moment_or_none(row, 2).map_err(|error| error.0)?;
-    let to: Option<String> = row.try_get(1)?;
-    Ok(MoveState { money: row.try_get(0)?, moved_to: to.zip(at), is_importing: row.try_get(3)? })
+    let at = column::moment_or_none(row, 1).map_err(|error| error.0)?;
+    let to: Option<String> = row.try_get(0)?;
+    Ok(MoveState { moved_to: to.zip(at), is_importing: row.try_get(2)? })
 }
 
 /// Refuses a ledger that cannot be used, because another store has it. Who only reads may use one that
@@ -58,15 +57,4 @@ pub(super) async fn ensure_idle(session: &PreparedConnection) -> Result<(), Reas
     }
     let names = names.join(", ");
     Err(format!("{names} use it: stop all servers and commands, or wait 15 s if they died").into())
-}
-
-/// Ends instances whose lease is over. If one was only stopped, its next heartbeat would prolong its
-/// lease; now it has to join again, which a copy and a ledger that was moved refuse.
-pub(super) async fn bury_dead(session: &PreparedConnection) -> Result<(), Reason> {
-    for row in session.query(LIVING, &[]).await? {
-        let dead: i64 = row.try_get(0)?;
-        let bury = statement!(BURY, dead, false, None::<i64>);
-        session.query(bury.sql, &bury.values).await?;
-    }
-    Ok(())
 }

@@ -42,7 +42,7 @@ impl Default for CommandGate {
 }
 
 impl CommandGate {
-    pub(super) fn opened() -> Self {
+    pub(in crate::store) fn opened() -> Self {
         let gate = Self::default();
         gate.open();
         gate

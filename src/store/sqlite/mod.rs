@@ -25,6 +25,8 @@ mod limits;
 mod lock;
 mod members;
 mod moved;
+#[cfg(feature = "postgres")]
+mod new_file;
 mod open;
 #[cfg(feature = "postgres")]
 mod open_database;
@@ -37,8 +39,6 @@ mod schema;
 mod slots;
 mod spent;
 mod subjects;
-#[cfg(feature = "postgres")]
-pub(super) mod transfer;
 mod writer;
 
 use crate::store::engine::{Result, StoreError};
@@ -55,7 +55,13 @@ pub(super) use handle::SqliteStore;
 #[cfg(feature = "postgres")]
 pub(super) use identity::new_name;
 pub use lock::host_name;
+#[cfg(feature = "postgres")]
+pub(super) use moved::{ensure_not_moved, moved_to, note_moved};
+#[cfg(feature = "postgres")]
+pub(super) use new_file::NewFile;
 pub use open::Opening;
+#[cfg(feature = "postgres")]
+pub(super) use open::open_to_move;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LockHolder {

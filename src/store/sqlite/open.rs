@@ -31,6 +31,8 @@ use super::schema::{self, FileKind};
 use super::writer::Writer;
 use super::{LockHolder, OpenError, StoreError, members, moved};
 use crate::clock;
+#[cfg(feature = "postgres")]
+use crate::store::engine::WriterEngine;
 use crate::store::schema::newest_version;
 use crate::store::{Clock, MoneyKind, Reason, StoreCapacity, Unavailable};
 use crate::sync::lock as locked_name;
@@ -182,12 +184,12 @@ impl SqliteStore {
         lock: Option<Lock>,
     ) -> Result<Self, OpenError> {
         let connection = file::open(path, purpose)?;
-        if mode == OpenMode::Write {
-            moved::ensure_not_moved(&connection).map_err(OpenError::at(path))?;
-        }
         let gate = CommandGate::opened();
         let opened = LedgerFile::new(connection, mode, clock.clone(), &gate);
         let opened = opened.map_err(OpenError::at(path))?;
+        if mode == OpenMode::Write {
+            moved::ensure_not_moved(&opened).map_err(OpenError::at(path))?;
+        }
         opened.hold(lock);
         let writer = Writer::new(Ledger::new(Box::new(opened), StoreCapacity::default()), &gate);
         Self::spawn(path, clock, writer, gate, None)
@@ -212,14 +214,15 @@ impl SqliteStore {
         }
         file::ensure_single_path(path)?;
         let (connection, kind) = file::connect(path, Purpose::Inspect)?;
+        let opened = SqliteEngine { connection };
         if kind == FileKind::Ledger(newest_version()) {
-            moved::ensure_not_moved(&connection).map_err(OpenError::at(path))?;
+            moved::ensure_not_moved(&opened).map_err(OpenError::at(path))?;
         }
         if is_served {
             return Ok(());
         }
-        file::check_whole_pages(&connection, path)
-            .and_then(|()| file::check_integrity(&connection))
+        file::check_whole_pages(&opened.connection, path)
+            .and_then(|()| file::check_integrity(&opened.connection))
             .map_err(OpenError::at(path))
     }
 
@@ -329,17 +332,25 @@ struct LockedLedger {
     may_be_moved: bool,
 }
 
-/// Opens a file whose ledger is moved to another store, as [`SqliteStore::open_exclusive`] does.
+/// Opens a file whose ledger is moved to another store, as [`SqliteStore::open_exclusive`] does, and
+/// checks all of it.
 #[cfg(feature = "postgres")]
-pub(super) fn open_to_move(
+pub(in crate::store) fn open_to_move(
     path: &Path,
     clock: Clock,
     money: MoneyKind,
-) -> Result<Writer, OpenError> {
+) -> Result<Box<dyn WriterEngine>, OpenError> {
     let path = &canonical_path(path);
     let mut locked = LockedLedger::acquire(path, LockHolder::Command, Duration::ZERO, &clock)?;
     locked.may_be_moved = true;
-    locked.open(&clock, StoreCapacity::default(), Some(money), &CommandGate::opened())
+    let capacity = StoreCapacity::default();
+    let writer = locked.open(&clock, capacity, Some(money), &CommandGate::opened())?;
+    let db = writer.ledger.db;
+    if let Some(opened) = LedgerFile::of(&*db) {
+        // If it is damaged, it is not closed cleanly, so that the next start checks it, too.
+        file::check_integrity(opened.connection()).map_err(OpenError::at(path))?;
+    }
+    Ok(db)
 }
 
 impl LockedLedger {
@@ -397,11 +408,12 @@ impl LockedLedger {
         connection.busy_timeout(file::MAX_WRITER_WAIT).map_err(sql)?;
         file::prepare(&mut connection, kind, capacity).map_err(unusable)?;
         connection.progress_handler(0, None::<fn() -> bool>).map_err(sql)?;
-        if !may_be_moved {
-            moved::ensure_not_moved(&connection).map_err(unusable)?;
-        }
         let opened = LedgerFile::new(connection, OpenMode::Write, clock.clone(), gate);
-        let ledger = Ledger::new(Box::new(opened.map_err(sql)?), capacity);
+        let opened = opened.map_err(sql)?;
+        if !may_be_moved {
+            moved::ensure_not_moved(&opened).map_err(|fault| unusable(fault.into()))?;
+        }
+        let ledger = Ledger::new(Box::new(opened), capacity);
         let is_saved = lock.is_server() || identity.may_lack_purchases;
         begin(&ledger, money, is_saved.then_some(&identity)).map_err(unusable)?;
         lock.write_opened(&identity).map_err(|error| unusable(error.into()))?;
