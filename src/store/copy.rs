@@ -1,8 +1,8 @@
 //! Moves a ledger from a file to PostgreSQL, or back.
 //!
-//! Both have the same tables. All rows are inserted into an empty ledger in one transaction, then read
-//! again on both sides and compared. Then the source notes where it went, and sells no more; only then
-//! the target is committed. If a copy dies, the target is as it was, and the same copy can run again.
+//! Both have the same tables. All rows are inserted into an empty ledger in one transaction, read from it
+//! again and compared. Then the source notes where it went, and sells no more; only then the target is
+//! committed. If a copy dies, the target is as it was, and the same copy can run again.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -36,6 +36,10 @@ const MAX_SILENCE: Duration = Duration::from_secs(30);
 const MAX_IDLE: &str = "SET LOCAL idle_in_transaction_session_timeout = '1h'";
 const OPEN: &str = "purchases of ended servers are still open: start a server, wait five minutes, \
                     and stop it";
+
+/// The account's balance is asked for again.
+const FORGET_BALANCE: &str =
+    "UPDATE credit SET held = 0, spent = 0, balance = NULL, since = NULL, as_of = NULL";
 
 /// What happens during a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,11 +100,7 @@ pub async fn move_to_postgres(
         let name = source.run(|db| db.first("SELECT name FROM identity", (), read::<String>))?;
         target.run(|db| {
             db.run("UPDATE ledger SET name = coalesce(?, name)", [name])?;
-            // The balance is asked for again.
-            db.run(
-                "UPDATE credit SET held = 0, spent = 0, balance = NULL, since = NULL, as_of = NULL",
-                (),
-            )
+            db.run(FORGET_BALANCE, ())
         })?;
         source.leave(&target.name)?;
         target.run(|db| db.commit(None)).map_err(unfinished)?;
@@ -133,7 +133,8 @@ pub async fn move_to_sqlite(
         let mut target = Side::begin(format!("sqlite:{}", file.path.display()), db)?;
         let moved = copy(&source, &target, watch)?;
         let name = source.run(|db| db.one("SELECT name FROM ledger", (), read::<String>))?;
-        let publish = file.complete(target.db.take().ok_or("it is closed")?, &name)?;
+        let db = target.db.take().ok_or("it is closed")?;
+        let publish = file.complete(db, &name).map_err(|why| named(&target.name, why))?;
         source.leave(&target.name)?;
         publish().map_err(unfinished)?;
         Ok(moved)
