@@ -1,8 +1,8 @@
 //! Moves a ledger from a file to PostgreSQL, or back.
 //!
 //! Both have the same tables. All rows are inserted into an empty ledger in one transaction, read from it
-//! again and compared. Then the source notes where it went, and sells no more; only then the target is
-//! committed. If a copy dies, the target is as it was, and the same copy can run again.
+//! again and compared. Then the source notes where it went, and sells no more; only then the target may
+//! sell. If a copy dies, the same copy can run again.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use super::engine::{
 };
 use super::postgres::{LedgerClock, PostgresEngine, PostgresTarget};
 use super::schema::{SqlDialect, tables};
-use super::sqlite::{CommandGate, NewFile, moved_to, note_moved, open_to_move};
+use super::sqlite::{CommandGate, NewFile, canonical_path, moved_to, note_moved, open_to_move};
 use super::{Clock, Digest, Reason, Unavailable};
 use crate::clock::wall;
 use crate::contract::money::Usd;
@@ -84,7 +84,7 @@ pub struct MovedLedger {
 /// # Errors
 ///
 /// Fails if a process has the file or the database, or if the two differ in the end. The source can
-/// then still sell, unless the error says otherwise.
+/// then still sell, unless the error says that it sells nothing any more.
 pub async fn move_to_postgres(
     path: &Path,
     target: PostgresTarget,
@@ -94,16 +94,22 @@ pub async fn move_to_postgres(
     let path = path.to_owned();
     in_thread(watch, move |watch| {
         let file = open_to_move(&path, clock, target.money)?;
-        let source = Side::begin(path.display().to_string(), file)?;
+        let source = Side::begin(url_of(&canonical_path(&path)), file)?;
         let target = open_database(target)?;
-        let moved = copy(&source, &target, watch)?;
-        let name = source.run(|db| db.first("SELECT name FROM identity", (), read::<String>))?;
+        let (moved, name) = copy(&source, &target, watch)?;
         target.run(|db| {
             db.run("UPDATE ledger SET name = coalesce(?, name)", [name])?;
-            db.run(FORGET_BALANCE, ())
+            db.run(FORGET_BALANCE, ()).map(drop)
         })?;
+        // Until the source knows, the target says that the ledger is there.
+        target.leave(&source.name)?;
         source.leave(&target.name)?;
-        target.run(|db| db.commit(None)).map_err(unfinished)?;
+        let arrive = target.run(|db| {
+            db.begin(true)?;
+            db.run("DELETE FROM moved", ())?;
+            db.commit(None).map(drop)
+        });
+        arrive.map_err(unfinished)?;
         Ok(moved)
     })
     .await
@@ -121,8 +127,6 @@ pub async fn move_to_sqlite(
 ) -> Result<MovedLedger, Reason> {
     let path = path.to_owned();
     source.may_migrate = false;
-    // A copy that died after its source was moved can run again.
-    source.reads_only = true;
     in_thread(watch, move |watch| {
         let source = open_database(source)?;
         source.run(|db| {
@@ -130,9 +134,9 @@ pub async fn move_to_sqlite(
             db.first(open, (), read::<i64>)?.map_or(Ok(()), |_| Err(refusal(OPEN)))
         })?;
         let (file, db) = NewFile::create(&path, Arc::new(wall))?;
-        let mut target = Side::begin(format!("sqlite:{}", file.path.display()), db)?;
-        let moved = copy(&source, &target, watch)?;
-        let name = source.run(|db| db.one("SELECT name FROM ledger", (), read::<String>))?;
+        let mut target = Side::begin(url_of(&file.path), db)?;
+        let (moved, name) = copy(&source, &target, watch)?;
+        let name = name.ok_or("its table `ledger` is empty")?;
         let db = target.db.take().ok_or("it is closed")?;
         let publish = file.complete(db, &name).map_err(|why| named(&target.name, why))?;
         source.leave(&target.name)?;
@@ -162,7 +166,13 @@ async fn in_thread(
 
 type Watch<'a> = &'a mut dyn FnMut(CopyEvent);
 
-fn open_database(target: PostgresTarget) -> Result<Side, Reason> {
+fn url_of(path: &Path) -> String {
+    format!("sqlite:{}", path.display())
+}
+
+fn open_database(mut target: PostgresTarget) -> Result<Side, Reason> {
+    // Also after a copy that died when one side was moved.
+    target.reads_only = true;
     let (name, money) = (target.to_string(), target.money.name());
     let (clock, gate) = (Arc::new(LedgerClock::new(None)), CommandGate::opened());
     let opened = PostgresEngine::open(target.for_copy(), clock, Arc::default(), &gate);
@@ -266,14 +276,28 @@ impl Drop for Side {
     }
 }
 
-/// Copies all rows to an empty ledger, and compares them.
-fn copy(source: &Side, target: &Side, watch: Watch<'_>) -> Result<MovedLedger, Reason> {
+/// Copies all rows to an empty ledger, and compares them. Returns the ledger's public name, too.
+fn copy(
+    source: &Side,
+    target: &Side,
+    watch: Watch<'_>,
+) -> Result<(MovedLedger, Option<String>), Reason> {
     if let Some((to, _)) = source.run(|db| moved_to(db))?.filter(|(to, _)| *to != target.name) {
         return Err(named(&source.name, format!("it was moved to {to} before").into()));
     }
+    let name = source.run(|db| name_of(db))?;
     let secret = source.run(|db| db.first("SELECT print FROM secret", (), |row| row.get(0)))?;
     let names = || tables().into_iter().filter(|name| !NOT_COPIED.contains(name));
-    target.run(|db| names().try_for_each(|name| ensure_empty(db, name)))?;
+    target.run(|db| {
+        let has_earlier = match moved_to(db)? {
+            // This ledger has all that is there: an earlier copy died, or it comes back.
+            Some((to, _)) if to == source.name && name_of(db)? == name => true,
+            Some((to, at)) => return Err(refusal(Reason::moved(&to, at))),
+            None => false,
+        };
+        let mut names = names().rev();
+        names.try_for_each(|table| clear(db, table, has_earlier || REPLACED.contains(&table)))
+    })?;
     let read = |name| source.run(|db| Table::read(db, name));
     let tables: Vec<Table> = names().map(read).collect::<Result<_, _>>()?;
     let count = |table: &Table| source.run(|db| table.count(db));
@@ -297,11 +321,17 @@ fn copy(source: &Side, target: &Side, watch: Watch<'_>) -> Result<MovedLedger, R
             return Err(named(&target.name, format!("{why}; the ledger was not moved").into()));
         }
     }
-    Ok(MovedLedger { tables: found, destination: target.name.clone(), secret })
+    Ok((MovedLedger { tables: found, destination: target.name.clone(), secret }, name))
 }
 
-fn ensure_empty(db: &dyn Engine, table: &str) -> Result<()> {
-    if REPLACED.contains(&table) {
+fn name_of(db: &dyn Engine) -> Result<Option<String>> {
+    let find = if db.dialect().is_shared() { "ledger" } else { "identity" };
+    db.first(&format!("SELECT name FROM {find}"), (), read)
+}
+
+/// Refuses a table with rows, unless they are replaced.
+fn clear(db: &dyn Engine, table: &str, is_replaced: bool) -> Result<()> {
+    if is_replaced {
         return db.run(&format!("DELETE FROM {table}"), ()).map(drop);
     }
     match db.first(&format!("SELECT 1 FROM {table} LIMIT 1"), (), read::<i64>)? {

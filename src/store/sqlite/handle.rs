@@ -208,7 +208,7 @@ fn writer_gone() -> Unavailable {
     Unavailable("the ledger's writer has stopped".into())
 }
 
-pub(super) fn canonical_path(path: &Path) -> PathBuf {
+pub(in crate::store) fn canonical_path(path: &Path) -> PathBuf {
     path.canonicalize().or_else(|_| std::path::absolute(path)).unwrap_or_else(|_| path.to_owned())
 }
 

@@ -53,6 +53,8 @@ pub use backup::Backup;
 pub(super) use command_gate::CommandGate;
 pub(super) use handle::SqliteStore;
 #[cfg(feature = "postgres")]
+pub(super) use handle::canonical_path;
+#[cfg(feature = "postgres")]
 pub(super) use identity::new_name;
 pub use lock::host_name;
 #[cfg(feature = "postgres")]

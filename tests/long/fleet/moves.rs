@@ -13,7 +13,8 @@ use crate::support::{CHAT, Reply, Upstream, until};
 
 const RETURNED: [(&str, &str); 1] = [("TOLLGATE_STORE__URL", "sqlite:back.db")];
 /// All purchases were copied to the file, and nothing else was.
-const PURCHASES_ARE_BACK: Point = before(Traffic::Statement("SELECT number, until", "FROM replies"));
+const PURCHASES_ARE_BACK: Point =
+    before(Traffic::Statement("SELECT number, until", "FROM replies"));
 /// The source has noted where its ledger went, and the target is not complete.
 const NOTED_THERE: Point = before(Traffic::Statement("DELETE FROM moved", ""));
 const NOTED_BACK: Point =

@@ -49,7 +49,7 @@ const ROWS: &str = "
         FROM purchases WHERE service = 'video' AND state = 'charged';
     INSERT INTO checkpoints VALUES (1, 5, 100, 3, 2, 1, NULL, NULL), (4, 6, 90, 4, 3, 2, 7, 9);
     INSERT INTO account_keys VALUES ('key', 5, NULL), ('old', 4, 5);
-    INSERT INTO slots VALUES (-5, 1, 2), (9, 3, 4);
+    INSERT INTO slots VALUES (-5, 1763640000000000000, 1763640000000000001), (9, 1763640000000000002, 1763640000000000003);
     INSERT INTO rate_limit VALUES (1, 60, 60);
     INSERT INTO members VALUES ('ann', 'admin', NULL, 5, randomblob(32), 'tg_a', 6, NULL, NULL, 'chat', 3, NULL, 'design'),
         ('Bea', 'member', 7, 5, randomblob(32), 'tg_b', 6, 8, randomblob(32), NULL, NULL, 9, NULL);
@@ -374,22 +374,50 @@ async fn copy_whose_source_is_lost_on_the_way_back_leaves_no_file() {
 }
 
 #[tokio::test]
-async fn copy_cut_off_at_its_commit_can_run_again() {
+async fn copy_cut_off_at_its_commits_can_run_again() {
     let ledgers = Ledgers::filled();
     let wire = Wire::to(Cluster::shared().address()).await;
     let url = ledgers.database.url_at(wire.address);
     wire.set(Course::CutBeforeCommit("UPDATE credit"));
-    assert_refused(&ledgers.there(&url).await, "run the same copy again");
+    assert!(ledgers.there(&url).await.is_err());
     assert_eq!(ledgers.purchases_there(), "0");
-    // At no time both may sell.
+    ledgers.assert_sells(&ledgers.file.path()).await;
+
+    wire.set(Course::CutBeforeCommit("DELETE FROM moved"));
+    assert_refused(&ledgers.there(&url).await, "run the same copy again");
+    // Neither of them sells.
     let refused = Store::serve(&ledgers.file.path(), ledgers.file.clock()).expect_err("moved");
     assert!(refused.to_string().contains("it was moved to postgres://"), "{refused}");
+    let there = target(&url, MoneyKind::Play);
+    let refused = bounded(Store::open_database(there, None)).await.expect_err("not complete");
+    assert!(refused.to_string().contains("it was moved to sqlite:"), "{refused}");
     let elsewhere = Cluster::shared().database();
     assert_refused(&ledgers.there(&elsewhere.url()).await, "it was moved to postgres://");
-    wire.set(Course::CutAfterCommit("UPDATE credit"));
+
+    wire.set(Course::CutAfterCommit("DELETE FROM moved"));
     let moved = ledgers.there(&url).await.expect("its commit is looked up");
-    assert_eq!((moved.tables[0].rows, &*ledgers.purchases_there()), (600, "600"));
+    assert_eq!((moved.tables[0].rows, &*ledgers.purchases_there()), (601, "601"));
+    sell_nothing(&ledgers.serve().await).await;
     assert_refused(&ledgers.there(&url).await, "it is not empty");
+}
+
+#[tokio::test]
+async fn ledger_comes_back_to_the_database_that_it_left() {
+    let ledgers = Ledgers::filled();
+    let url = ledgers.database.url();
+    ledgers.there(&url).await.expect("moved");
+    ledgers.here(&url).await.expect("moved back");
+    sell_nothing(&ledgers.serve_file(&ledgers.back())).await;
+    let there = || target(&url, MoneyKind::Play);
+    // Another ledger does not have what is there.
+    let other = Fixture::on_disk(Default::default());
+    let (path, clock) = (other.path(), other.clock());
+    drop(other.store);
+    let refused = bounded(move_to_postgres(&path, there(), clock.clone(), &mut |_| {})).await;
+    assert_refused(&refused, "it was moved to sqlite:");
+    let again = move_to_postgres(&ledgers.back(), there(), clock, &mut |_| {}).await;
+    assert_eq!(again.expect("moved again").tables[0].rows, 601);
+    sell_nothing(&ledgers.serve().await).await;
 }
 
 #[tokio::test]
