@@ -295,13 +295,17 @@ fn copy(
             Some((to, at)) => return Err(refusal(Reason::moved(&to, at))),
             None => false,
         };
-        let mut names = names().rev();
-        names.try_for_each(|table| clear(db, table, has_earlier || REPLACED.contains(&table)))
+        names().filter(|_| !has_earlier).try_for_each(|table| ensure_empty(db, table))?;
+        // A table comes after those that it refers to.
+        names().rev().try_for_each(|table| db.run(&format!("DELETE FROM {table}"), ()).map(drop))
     })?;
-    let read = |name| source.run(|db| Table::read(db, name));
-    let tables: Vec<Table> = names().map(read).collect::<Result<_, _>>()?;
-    let count = |table: &Table| source.run(|db| table.count(db));
-    let rows = tables.iter().map(count).sum::<Result<_, _>>()?;
+    let describe = |table| source.run(|db| Table::describe(db, table));
+    let tables = names().map(describe).collect::<Result<Vec<_>, _>>()?;
+    let count = |table| {
+        let all = format!("SELECT count(*) FROM {table}");
+        source.run(|db| db.one(&all, (), read::<u64>))
+    };
+    let rows = names().map(count).sum::<Result<_, _>>()?;
     watch(CopyEvent::Started { rows });
     let mut found = Vec::with_capacity(tables.len());
     for table in &tables {
@@ -329,17 +333,13 @@ fn name_of(db: &dyn Engine) -> Result<Option<String>> {
     db.first(&format!("SELECT name FROM {find}"), (), read)
 }
 
-/// Refuses a table with rows, unless they are replaced.
-fn clear(db: &dyn Engine, table: &str, is_replaced: bool) -> Result<()> {
-    if is_replaced {
-        return db.run(&format!("DELETE FROM {table}"), ()).map(drop);
+fn ensure_empty(db: &dyn Engine, table: &str) -> Result<()> {
+    let any = format!("SELECT 1 FROM {table} LIMIT 1");
+    if REPLACED.contains(&table) || db.first(&any, (), read::<i64>)?.is_none() {
+        return Ok(());
     }
-    match db.first(&format!("SELECT 1 FROM {table} LIMIT 1"), (), read::<i64>)? {
-        Some(_) => Err(refusal(format!(
-            "it is not empty, and a copy overwrites nothing: create another database (table {table})"
-        ))),
-        None => Ok(()),
-    }
+    let why = "it is not empty, and a copy overwrites nothing: create another database";
+    Err(refusal(format!("{why} (table {table})")))
 }
 
 struct Table {
@@ -350,7 +350,7 @@ struct Table {
 }
 
 impl Table {
-    fn read(db: &dyn Engine, name: &'static str) -> Result<Self> {
+    fn describe(db: &dyn Engine, name: &'static str) -> Result<Self> {
         let find = match db.dialect() {
             SqlDialect::Sqlite => "SELECT name, pk FROM pragma_table_info(?) ORDER BY cid",
             SqlDialect::Postgres => {
@@ -365,10 +365,6 @@ impl Table {
         key.sort_by_key(|(_, place)| *place);
         let key = key.into_iter().map(|(at, _)| at).collect();
         Ok(Self { name, columns: found.into_iter().map(|(column, _)| column).collect(), key })
-    }
-
-    fn count(&self, db: &dyn Engine) -> Result<u64> {
-        db.one(&format!("SELECT count(*) FROM {}", self.name), (), |row| row.get(0))
     }
 
     fn key_of<'a, T>(&self, row: &'a [T]) -> Vec<&'a T> {

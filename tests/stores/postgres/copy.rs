@@ -409,13 +409,18 @@ async fn ledger_comes_back_to_the_database_that_it_left() {
     ledgers.here(&url).await.expect("moved back");
     sell_nothing(&ledgers.serve_file(&ledgers.back())).await;
     let there = || target(&url, MoneyKind::Play);
+    let (back, clock) = (ledgers.back(), ledgers.file.clock());
+    let rename = |statement: &str| {
+        Connection::open(&back).unwrap().execute_batch(statement).unwrap();
+    };
     // Another ledger does not have what is there.
-    let other = Fixture::on_disk(Default::default());
-    let (path, clock) = (other.path(), other.clock());
-    drop(other.store);
-    let refused = bounded(move_to_postgres(&path, there(), clock.clone(), &mut |_| {})).await;
+    rename(
+        "ALTER TABLE identity ADD COLUMN own TEXT; UPDATE identity SET own = name, name = 'other'",
+    );
+    let refused = bounded(move_to_postgres(&back, there(), clock.clone(), &mut |_| {})).await;
     assert_refused(&refused, "it was moved to sqlite:");
-    let again = move_to_postgres(&ledgers.back(), there(), clock, &mut |_| {}).await;
+    rename("UPDATE identity SET name = own");
+    let again = bounded(move_to_postgres(&back, there(), clock, &mut |_| {})).await;
     assert_eq!(again.expect("moved again").tables[0].rows, 601);
     sell_nothing(&ledgers.serve().await).await;
 }
