@@ -176,7 +176,7 @@ fn server_that_stood_still_sells_nothing_from_a_ledger_that_goes() {
     let during = fleet.buy(0, CHATS, "during", CHAT);
     assert_eq!((during.status, &*during.code()), (503, "ledger_unavailable"));
     copying.finish();
-    go_on_and_sell_nothing(&fleet, "its ledger was moved");
+    go_on_and_sell_nothing(&fleet, "it was moved to sqlite:");
     // While its purchases' connection is made again, the probe takes the database for unreachable.
     until("the probe says so", || fleet.ops(0, "/readyz").status == 503);
     stop(&mut fleet);
