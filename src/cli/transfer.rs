@@ -13,8 +13,8 @@ use crate::app::ledger::postgres_target;
 use crate::app::secret;
 use crate::clock;
 use crate::config::{Settings, StoreConfig};
+use crate::store::copy::{CopyEvent, MovedLedger, move_to_postgres, move_to_sqlite};
 use crate::store::postgres::PostgresTarget;
-use crate::store::transfer::{CopyEvent, MovedLedger, move_to_postgres, move_to_sqlite};
 
 const EXPECTED: &str = "expected a file and PostgreSQL, such as --from sqlite:tollgate.db --to postgres, or \
                         the other way round";
@@ -144,16 +144,6 @@ impl Progress {
                 self.bar.set_length(2 * rows);
                 format!("{rows} rows to copy and compare")
             }
-            CopyEvent::Resumed { rows } => {
-                self.bar.set_position(rows);
-                // An earlier copy says nothing about the speed of this one.
-                self.bar.reset_eta();
-                format!("an earlier copy was interrupted after {rows} rows: going on")
-            }
-            CopyEvent::Restarted { rows } => {
-                self.bar.reset();
-                format!("the ledger has changed since then: {rows} rows are copied again")
-            }
             CopyEvent::Copied { table, rows } => {
                 self.advance(format!("copying {table}"), rows);
                 format!("{table}: {rows} rows copied")
@@ -162,7 +152,6 @@ impl Progress {
                 self.advance(format!("comparing {table}"), rows);
                 format!("{table}: {rows} rows compared")
             }
-            CopyEvent::TableDone { .. } => return,
         };
         if !is_batch || !self.is_terminal {
             // A reader that has gone must not stop the copy.

@@ -109,6 +109,12 @@ impl StoreError {
     }
 }
 
+impl From<StoreError> for Reason {
+    fn from(fault: StoreError) -> Self {
+        fault.unavailable().0
+    }
+}
+
 impl From<Unavailable> for StoreError {
     fn from(why: Unavailable) -> Self {
         Self::Transient(why)

@@ -15,6 +15,8 @@ mod audit_log;
 mod binding;
 mod budget_requests;
 mod budgets;
+#[cfg(feature = "postgres")]
+pub mod copy;
 mod engine;
 mod handle;
 mod job;
@@ -30,8 +32,6 @@ mod schema;
 pub mod sqlite;
 mod subject;
 mod tables;
-#[cfg(feature = "postgres")]
-pub mod transfer;
 mod writer;
 
 pub use crate::contract::member::{LimitChange, Role, is_member_name};

@@ -320,7 +320,7 @@ const TABLES: &str = "
         number {key} CHECK (number = 1),
         print  {blob} NOT NULL CHECK (length(print) = 32)
     ) {strict};
-    -- Which ledger this is: one row, once it was served.
+    -- Which ledger a file has: one row, once it was served.
     CREATE TABLE identity (
         number        {key} CHECK (number = 1),
         name          {text} NOT NULL,      -- public; changes when purchases may have been forgotten
@@ -330,17 +330,10 @@ const TABLES: &str = "
         -- those that run.
         ended_through {int} NOT NULL DEFAULT 0
     ) {strict};
-    -- The store that has the ledger now: one row, once it was moved. This file sells no more.
+    -- The store that has the ledger now: one row, once it was moved. This one sells no more.
     CREATE TABLE moved (
         number      {key} CHECK (number = 1),
         destination {text} NOT NULL,
         at          {int} NOT NULL
     ) {strict};
-    -- How many rows a copy into this file has written; empty once the copy is complete.
-    CREATE TABLE imports (
-        source     {blob} NOT NULL CHECK (length(source) = 16),
-        done_table {text} NOT NULL,
-        last       {int} NOT NULL,
-        PRIMARY KEY (source, done_table)
-    ) {keyed};
 ";

@@ -86,18 +86,18 @@ impl PostgresEngine {
         name: Arc<Mutex<Arc<str>>>,
         (gate, metrics): (&CommandGate, &SharedLedgerMetrics),
     ) -> Result<Self, Reason> {
-        let fresh = Self::prepare(target)?;
+        let fresh = Self::open_alone(target)?;
         let engine = Self { clock, gate: gate.clone(), metrics: metrics.clone(), name, ..fresh };
         if !engine.session.target.reads_only {
             ensure_not_moved(&engine.session)?;
-            let joined = engine.check_cluster().and_then(|()| engine.renew());
-            joined.map_err(|fault| fault.unavailable().0)?;
+            engine.check_cluster()?;
+            engine.renew()?;
         }
         Ok(engine)
     }
 
     /// Connects, and makes the tables if there are none.
-    fn prepare(target: PostgresTarget) -> Result<Self, Reason> {
+    pub(in crate::store) fn open_alone(target: PostgresTarget) -> Result<Self, Reason> {
         let may_migrate = target.may_migrate;
         let engine = Self {
             session: PostgresSession::new(target)?,
@@ -122,27 +122,26 @@ impl PostgresEngine {
     /// not join those that share the ledger.
     pub(super) fn change_once<T>(
         target: PostgresTarget,
-        change: impl FnOnce(&Self, Duration) -> Result<Result<T, Reason>>,
+        change: impl FnOnce(&Self, Duration) -> Result<T>,
     ) -> Result<T, Reason> {
-        let engine = Self::prepare(target)?;
+        let engine = Self::open_alone(target)?;
         ensure_not_moved(&engine.session)?;
         let done = engine.lock().and_then(|_| change(&engine, engine.clock.now()));
-        let done = done.map_err(|fault| fault.unavailable().0).flatten();
-        let end = if done.is_ok() { "COMMIT" } else { "ROLLBACK" };
-        let ended = engine.simple(end).map_err(|fault| fault.unavailable().0);
+        // An end that fails rolls it back.
+        let ended = engine.simple(if done.is_ok() { "COMMIT" } else { "ROLLBACK" });
         engine.session.close();
-        ended.and(done)
+        let done = done?;
+        ended?;
+        Ok(done)
     }
 
     /// Renames a ledger that was restored from a backup, and returns its name. Fails while a process uses
     /// it.
     pub(super) fn report_restore(target: PostgresTarget) -> Result<String, Reason> {
         Self::change_once(target, |engine, now| {
-            if let Err(used) = servers::ensure_idle(&engine.session, 0, now)? {
-                return Ok(Err(used));
-            }
+            servers::ensure_idle(&engine.session, now)?;
             engine.rename(engine.cluster()?.as_deref())?;
-            Ok(Ok(lock(&engine.name).to_string()))
+            Ok(lock(&engine.name).to_string())
         })
     }
 
@@ -379,6 +378,9 @@ impl WriterEngine for PostgresEngine {
         let locked = self.notice_loss(locked)?;
         *lock(&self.name) = Arc::clone(&locked.name);
         let has_changed = self.is_renamed.get() || *self.known_batch.borrow() != locked.batch;
+        if has_changed && !self.session.target.reads_only {
+            ensure_not_moved(self)?;
+        }
         *self.locked.borrow_mut() = locked;
         Ok(Begun { has_changed, now: self.clock.now(), has_jumped })
     }

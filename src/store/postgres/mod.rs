@@ -13,6 +13,8 @@ mod target;
 
 pub use admin::{contract, has_other_money, list_instances, other_issuer, report_restore};
 pub use connect::{PostgresConnection, connect};
+pub(super) use engine::PostgresEngine;
+pub(super) use servers::ensure_idle;
 pub use servers::{InstanceRecord, InstanceState};
 pub(super) use session::PostgresSession;
 pub use target::{InstanceKind, PostgresTarget};

@@ -76,8 +76,8 @@ impl Store {
 
 /// Binds the ledger to its kind of money. Purchases that run may be those of other servers.
 fn start(ledger: &Ledger, money: MoneyKind) -> Result<(), Reason> {
-    ledger.begin(true).map_err(|fault| fault.unavailable().0)?;
+    ledger.begin(true)?;
     ledger.ensure_money_kind(money)?;
-    ledger.commit().map_err(|fault| fault.unavailable().0)?;
+    ledger.commit()?;
     Ok(())
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::PostgresTarget;
-use crate::store::Reason;
+use crate::store::Unavailable;
 use crate::store::engine::{Engine, Result, Row, Sql, params};
 use crate::store::schema::newest_version;
 use crate::store::tables::{ALIVE, nanos};
@@ -69,7 +69,7 @@ pub(super) fn renew(
     let row = if is_known { row } else { enter(db, target, now)? };
     let others = "SELECT count(*) FROM servers AS own, servers AS other
         WHERE own.number = ?1 AND other.rules <> own.rules AND other.ended IS NULL AND other.seen > ?2";
-    let since = nanos(now.saturating_sub(ALIVE));
+    let since = alive_since(now);
     Ok((row, db.one(others, params![row.number, since], |row| row.get(0))?))
 }
 
@@ -82,38 +82,35 @@ pub(super) fn leave(db: &dyn Engine, row: ServerRow, now: Duration) -> Result<()
     Ok(())
 }
 
-/// Refuses a ledger that other processes use.
-pub(in crate::store) fn ensure_idle(
-    db: &dyn Engine,
-    server: i64,
-    now: Duration,
-) -> Result<Result<(), Reason>> {
-    let alive = "SELECT name FROM servers
-        WHERE number <> ? AND ended IS NULL AND seen > ? ORDER BY number";
-    let values = params![server, nanos(now.saturating_sub(ALIVE))];
-    let names: Vec<String> = db.all(alive, values, |row| row.get(0))?;
-    if names.is_empty() {
-        return Ok(Ok(()));
-    }
-    let names = names.join(", ");
-    let why = format!("{names} use it: stop all servers and commands, or wait 30 s if they died");
-    Ok(Err(why.into()))
+/// Refuses a ledger that living processes use.
+pub(in crate::store) fn ensure_idle(db: &dyn Engine, now: Duration) -> Result<()> {
+    let alive = "SELECT name FROM servers WHERE ended IS NULL AND seen > ? ORDER BY name";
+    let names: Vec<String> = db.all(alive, [alive_since(now)], |row| row.get(0))?;
+    refuse(&names, "use it: stop all servers and commands, or wait 30 s if they died")
 }
 
 /// Refuses programs of earlier versions from now on, so that a later migration may remove what only
 /// they need. Fails while one is alive.
-pub(super) fn contract(db: &dyn Engine, now: Duration) -> Result<Result<(), Reason>> {
+pub(super) fn contract(db: &dyn Engine, now: Duration) -> Result<()> {
     let older = "SELECT name FROM servers
         WHERE ended IS NULL AND seen > ? AND schema < ? ORDER BY number";
-    let values = params![nanos(now.saturating_sub(ALIVE)), newest_version()];
+    let values = params![alive_since(now), newest_version()];
     let names: Vec<String> = db.all(older, values, |row| row.get(0))?;
-    if !names.is_empty() {
-        let names = names.join(", ");
-        let why = format!("{names} run an older tollgate: stop or upgrade them first");
-        return Ok(Err(why.into()));
-    }
+    refuse(&names, "run an older tollgate: stop or upgrade them first")?;
     db.run("UPDATE ledger SET floor = ?1 WHERE floor < ?1", [newest_version()])?;
-    Ok(Ok(()))
+    Ok(())
+}
+
+fn alive_since(now: Duration) -> i64 {
+    nanos(now.saturating_sub(ALIVE))
+}
+
+fn refuse(names: &[String], why: &str) -> Result<()> {
+    if names.is_empty() {
+        return Ok(());
+    }
+    let why = format!("{} {why}", names.join(", "));
+    Err(Unavailable(why.into()).into())
 }
 
 /// Returns the processes, oldest first.

@@ -43,6 +43,11 @@ impl ToSql for SqlValue<'_> {
             Self::TooLarge => return Err("the number is too large for the ledger".into()),
             Self::Null => return Ok(IsNull::Yes),
             Self::Integer(number) => out.put_i64(number),
+            // PostgreSQL's text holds no U+0000. An order must not fail to settle for that.
+            Self::Text(text) if text.contains(&0) => {
+                let parts: Vec<_> = text.split(|byte| *byte == 0).collect();
+                out.put_slice(&parts.join("\u{FFFD}".as_bytes()));
+            }
             Self::Text(bytes) | Self::Bytes(bytes) => out.put_slice(bytes),
         }
         Ok(IsNull::No)
@@ -101,5 +106,16 @@ mod tests {
         ] {
             assert_eq!(numbered(sql), text);
         }
+    }
+
+    #[test]
+    fn nul_in_text_is_replaced_and_in_bytes_kept() {
+        let sent = |value: SqlValue<'_>| {
+            let mut out = BytesMut::new();
+            value.to_sql(&Type::TEXT, &mut out).unwrap();
+            out.to_vec()
+        };
+        assert_eq!(sent(SqlValue::Text(b"a\0b\0")), "a\u{FFFD}b\u{FFFD}".as_bytes());
+        assert_eq!(sent(SqlValue::Bytes(b"a\0b")), b"a\0b");
     }
 }

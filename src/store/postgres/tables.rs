@@ -82,7 +82,7 @@ pub(super) fn prepare(engine: &PostgresEngine, may_migrate: bool) -> Result<(), 
         }
         let made = engine.simple(&migration(schema));
         engine.mark_open(made.is_err());
-        engine.roll_back().map_err(|fault| fault.unavailable().0)?;
+        engine.roll_back()?;
         if let Err(fault) = made {
             failure = fault.unavailable().0;
         }

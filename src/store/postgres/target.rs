@@ -29,6 +29,8 @@ const TCP_USER_TIMEOUT: Duration = Duration::from_secs(4);
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(5);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(1);
 const KEEPALIVE_RETRIES: u32 = 4;
+/// A table is counted, or the rows of a whole ledger are committed.
+const COPY_PATIENCE: Duration = Duration::from_secs(120);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InstanceKind {
@@ -126,6 +128,13 @@ impl PostgresTarget {
     pub fn with_patience(mut self, patience: Duration) -> Self {
         self.config.connect_timeout(patience).tcp_user_timeout(patience);
         self.min_patience = patience;
+        self
+    }
+
+    /// Lets answers take as long as those to statements of a copy.
+    #[must_use]
+    pub(in crate::store) fn for_copy(mut self) -> Self {
+        self.min_patience = self.min_patience.max(COPY_PATIENCE);
         self
     }
 

@@ -9,6 +9,8 @@ mod file;
 mod identity;
 pub(super) mod ledger_file;
 mod lock;
+#[cfg(feature = "postgres")]
+mod new_file;
 mod open;
 pub(super) mod schema;
 
@@ -24,9 +26,11 @@ pub use backup::Backup;
 pub(super) use file::{Purpose, open as open_file};
 pub use lock::host_name;
 pub(super) use lock::{lock_holder, with_suffix};
+#[cfg(feature = "postgres")]
+pub(super) use new_file::NewFile;
 pub use open::Opening;
 #[cfg(feature = "postgres")]
-pub(super) use open::spawn;
+pub(super) use open::{open_to_move, spawn};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LockHolder {
@@ -72,7 +76,7 @@ impl OpenError {
     }
 }
 
-fn canonical_path(path: &Path) -> PathBuf {
+pub(super) fn canonical_path(path: &Path) -> PathBuf {
     path.canonicalize().or_else(|_| std::path::absolute(path)).unwrap_or_else(|_| path.to_owned())
 }
 

@@ -22,6 +22,8 @@ use super::lock::{self, Lock};
 use super::schema::{self, FileKind};
 use super::{LockHolder, OpenError, canonical_path};
 use crate::store::engine::StoreError;
+#[cfg(feature = "postgres")]
+use crate::store::engine::WriterEngine;
 use crate::store::handle::{Executor, StoreInner};
 use crate::store::schema::newest_version;
 use crate::store::tables::{Ledger, ensure_not_moved, token_secret_fingerprint};
@@ -329,17 +331,25 @@ struct LockedLedger {
     may_be_moved: bool,
 }
 
-/// Opens a file whose ledger is moved to another store, as [`Store::open_exclusive`] does.
+/// Opens a file whose ledger is moved to another store, as [`Store::open_exclusive`] does, and checks all
+/// of it.
 #[cfg(feature = "postgres")]
-pub(super) fn open_to_move(
+pub(in crate::store) fn open_to_move(
     path: &Path,
     clock: Clock,
     money: MoneyKind,
-) -> Result<Writer, OpenError> {
+) -> Result<Box<dyn WriterEngine>, OpenError> {
     let path = &canonical_path(path);
     let mut locked = LockedLedger::acquire(path, LockHolder::Command, Duration::ZERO, &clock)?;
     locked.may_be_moved = true;
-    locked.open(&clock, StoreCapacity::default(), Some(money), &CommandGate::opened())
+    let capacity = StoreCapacity::default();
+    let writer = locked.open(&clock, capacity, Some(money), &CommandGate::opened())?;
+    let db = writer.ledger.db;
+    if let Some(opened) = LedgerFile::of(&*db) {
+        // If it is damaged, it is not closed cleanly, so that the next start checks it, too.
+        file::check_integrity(opened.connection()).map_err(OpenError::at(path))?;
+    }
+    Ok(db)
 }
 
 impl LockedLedger {
@@ -398,7 +408,7 @@ impl LockedLedger {
         file::prepare(&mut connection, kind, capacity).map_err(unusable)?;
         connection.progress_handler(0, None::<fn() -> bool>).map_err(sql)?;
         if !may_be_moved {
-            ensure_not_moved(&connection).map_err(unusable)?;
+            ensure_not_moved(&connection).map_err(|fault| unusable(fault.into()))?;
         }
         let opened = LedgerFile::new(connection, OpenMode::Write, clock.clone(), gate);
         let ledger = Ledger::new(Box::new(opened.map_err(sql)?), capacity);

@@ -28,6 +28,8 @@ pub(super) use ledger::Ledger;
 pub(super) use members::token_secret_fingerprint;
 pub(super) use moved::ensure_not_moved;
 #[cfg(feature = "postgres")]
+pub(super) use moved::{moved_to, note_moved};
+#[cfg(feature = "postgres")]
 pub(super) use servers::ALIVE;
 #[cfg(feature = "postgres")]
 pub(super) use subjects::find_other_issuer;
