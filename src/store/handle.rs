@@ -255,7 +255,8 @@ impl Store {
 
     /// Takes a slot of all servers, if one is free under this limit.
     pub async fn take_free_slot(&self, slot: WantedSlot) -> Result<SlotAnswer, Unavailable> {
-        self.backend.take_free_slot(slot).await
+        let take = async { self.backend.take_free_slot(slot).await };
+        self.with_hooks(StoreOp::TakeSlot(slot.id), take).await
     }
 
     pub(super) fn allows(&self, op: StoreOp<'_>) -> bool {

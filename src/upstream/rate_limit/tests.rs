@@ -340,12 +340,12 @@ async fn restart_restores_log_even_if_clock_was_set_back() {
     assert_eq!(rate_limit.free_slots(), 7);
 }
 
-/// A ledger that is slow to tell when replies came.
+/// A ledger that is slow to tell when replies came, or to record slots.
 struct SlowLog(Duration);
 
 impl StoreHook for SlowLog {
     fn before<'a>(&'a self, verb: StoreOp<'a>) -> HookFuture<'a, Result<(), Unavailable>> {
-        let is_asked = matches!(verb, StoreOp::Other("recent_replies"));
+        let is_asked = matches!(verb, StoreOp::Other("recent_replies") | StoreOp::TakeSlot(_));
         Box::pin(async move {
             if is_asked {
                 sleep(self.0).await;
@@ -377,6 +377,20 @@ async fn slow_ledger_frees_no_slot_early_after_a_restart() {
     assert_eq!(rate_limit.free_slots(), 9, "the reply came 57 s ago");
     sleep(4 * SECOND).await;
     assert_eq!(rate_limit.free_slots(), 10);
+}
+
+/// Only servers that share a ledger ask it in turn.
+#[tokio::test(start_paused = true)]
+async fn requests_record_their_slots_at_once_in_a_file() {
+    let log = memory().with_hook(Arc::new(SlowLog(5 * SECOND)));
+    let rate_limit = RateLimit::new(log, setting(10, 60), CancellationToken::new());
+    let gateway = Gateway::new(|_| Ok(reply()));
+    let start = clock::now();
+    let all = (0..10).map(|_| gateway.request(&rate_limit, chat("a")));
+    for outcome in futures_util::future::join_all(all).await {
+        outcome.unwrap();
+    }
+    assert_eq!(clock::now() - start, 5 * SECOND);
 }
 
 /// With real time: cores do not share a runtime.
@@ -427,7 +441,7 @@ async fn waiter_dropped_during_grant_returns_slot_once() {
         (sleeper.request(&rate_limit, chat("a")), sleeper.request(&rate_limit, chat("b")));
     let leaving = async {
         sleep(SECOND).await;
-        let (waiting, granted) = rate_limit.enqueue(&chat("c"), false);
+        let (waiting, granted) = rate_limit.enqueue(&chat("c"), false, None);
         // Its future is being dropped on one core while another one grants it a slot.
         drop(granted);
         let more = RequestLimit { requests: 3, period: 60 * SECOND };
@@ -444,7 +458,7 @@ async fn slot_granted_at_last_moment_is_used() {
     let sleeper = Gateway::slow(50 * SECOND);
     let late = async {
         sleep(SECOND).await;
-        let (mut waiting, mut granted) = rate_limit.enqueue(&chat("b"), false);
+        let (mut waiting, mut granted) = rate_limit.enqueue(&chat("b"), false, None);
         // It looked, saw nothing, and another core grants it a slot before it gives up.
         granted.try_recv().expect_err("no slot is free yet");
         let more = RequestLimit { requests: 2, period: 60 * SECOND };
