@@ -33,6 +33,10 @@ impl SharedLedgerMetrics {
             clock_jumps,
             settings_differ,
         } = self;
+        // Counters that begin with their first event would show no increase.
+        for state in ["released", "unknown"] {
+            drop(purchases_recovered.get_or_create(&[("state", state)]));
+        }
         let help = "Charged purchases that had been released, so that no budget counts them";
         add(r, "charges_of_released", help, charges_of_released);
         let help = "Sent purchases that the ledger has lost, so that no budget counts them";

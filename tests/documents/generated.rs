@@ -80,9 +80,6 @@ fn metrics_md_lists_every_metric_as_it_is_scraped() {
     metrics.replay("kept", 0);
     metrics.refusal("internal");
     metrics.webhook("ping", "delivered");
-    let shared_ledger = SharedLedgerMetrics::default();
-    shared_ledger.count_buried_purchases(0, 0);
-    shared_ledger.count_flush("sales", 1, Duration::ZERO);
     let page = metrics.encode(Readings {
         certificate_expires: Some(Duration::ZERO),
         mode: Some("live"),
@@ -93,7 +90,7 @@ fn metrics_md_lists_every_metric_as_it_is_scraped() {
         ledger_state: Some(Err("disk_full")),
         ledger_commits: Some(Histogram::of_commits()),
         instances: Some(InstanceReading { alive: 0, late: 0 }),
-        shared_ledger: Some(shared_ledger),
+        shared_ledger: Some(SharedLedgerMetrics::default()),
         keys: vec![true],
     });
     let facts = |mark: &'static str| {

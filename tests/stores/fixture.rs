@@ -32,24 +32,13 @@ pub(crate) struct Fixture {
     folder: Option<TempDir>,
     /// Dropped after the store, which signs off.
     database: Option<Database<'static>>,
-    /// Whether its stores run on the test's runtime, by the clocks that it has set.
-    is_clock_set: bool,
-    /// Whether the database has the ledger that files have, too.
-    has_one_ledger: bool,
 }
 
 impl Fixture {
     pub(crate) fn in_memory(capacity: StoreCapacity) -> Self {
         let time = Arc::new(Mutex::new(START));
         let store = Store::in_memory_with_capacity(clock(&time), capacity);
-        Self {
-            store,
-            time,
-            folder: None,
-            database: None,
-            is_clock_set: false,
-            has_one_ledger: false,
-        }
+        Self { store, time, folder: None, database: None }
     }
 
     pub(crate) fn on_disk(capacity: StoreCapacity) -> Self {
@@ -58,57 +47,14 @@ impl Fixture {
         let store =
             Store::serve_with(&folder.path().join("ledger.db"), clock(&time), capacity, None);
         let store = store.expect("a new ledger");
-        Self {
-            store,
-            time,
-            folder: Some(folder),
-            database: None,
-            is_clock_set: false,
-            has_one_ledger: false,
-        }
+        Self { store, time, folder: Some(folder), database: None }
     }
 
     pub(crate) async fn on_postgres() -> Self {
         let database = Cluster::shared().database();
         let time = Arc::new(Mutex::new(START));
-        let store = instance(&database.url(), Some(clock(&time))).await;
-        Self {
-            store,
-            time,
-            folder: None,
-            database: Some(database),
-            is_clock_set: false,
-            has_one_ledger: false,
-        }
-    }
-
-    /// The ledger that files have, in a database.
-    pub(crate) async fn in_database() -> Self {
-        let database = Cluster::shared().database();
-        let time = Arc::new(Mutex::new(START));
         let store = open_database(&database.url(), clock(&time)).await;
-        Self {
-            store,
-            time,
-            folder: None,
-            database: Some(database),
-            is_clock_set: false,
-            has_one_ledger: true,
-        }
-    }
-
-    /// Opens a store on the caller's runtime. Its time is the runtime's, and the ledger's the database's.
-    pub(crate) async fn on_set_clock(database: Database<'static>) -> Self {
-        let store = instance(&database.url(), None).await;
-        let time = Arc::new(Mutex::new(START));
-        Self {
-            store,
-            time,
-            folder: None,
-            database: Some(database),
-            is_clock_set: true,
-            has_one_ledger: false,
-        }
+        Self { store, time, folder: None, database: Some(database) }
     }
 
     pub(crate) fn database(&self) -> &Database<'static> {
@@ -122,10 +68,7 @@ impl Fixture {
 
     /// The same, over a wire of the test's.
     pub(crate) async fn join_at(&self, url: &str) -> Store {
-        if self.has_one_ledger {
-            return open_database(url, self.clock()).await;
-        }
-        instance(url, (!self.is_clock_set).then(|| self.clock())).await
+        open_database(url, self.clock()).await
     }
 
     pub(crate) fn path(&self) -> PathBuf {
@@ -151,9 +94,7 @@ impl Fixture {
     pub(crate) async fn crash_and_recover(&mut self, capacity: StoreCapacity) {
         if self.database.is_some() {
             self.stop();
-            if self.has_one_ledger {
-                self.database().sql("UPDATE purchases SET deadline = 0 WHERE ended_at IS NULL");
-            }
+            self.database().sql("UPDATE purchases SET deadline = 0 WHERE ended_at IS NULL");
             self.store = self.join().await;
         } else if self.folder.is_some() {
             self.restart_with(capacity);
@@ -296,25 +237,18 @@ impl Fixture {
     }
 }
 
-async fn instance(url: &str, clock: Option<Clock>) -> Store {
-    let target = PostgresTarget::parse(url, MoneyKind::Play, InstanceKind::Server);
-    let target = target.expect("an address").with_instance_name("test".to_owned());
-    let opened = match clock {
-        Some(clock) => {
-            bounded(Store::open_postgres_at(target.with_patience(PATIENCE), clock)).await
-        }
-        None => bounded(Store::open_postgres_here(target)).await,
-    };
-    opened.expect("it opens")
-}
-
 async fn open_database(url: &str, clock: Clock) -> Store {
-    let target = PostgresTarget::parse(url, MoneyKind::Play, InstanceKind::Server);
-    let mut target = target.expect("an address").with_instance_name("test".to_owned());
+    let mut target = target(url);
     // Tests wind the clock by days while a purchase runs.
     target.deadlines = Deadlines { held: 36_500 * DAY, sent: 36_500 * DAY };
     let opened = bounded(Store::open_database(target.with_patience(PATIENCE), Some(clock))).await;
     opened.expect("it opens")
+}
+
+/// Returns the database of a server with play money.
+pub(crate) fn target(url: &str) -> PostgresTarget {
+    let target = PostgresTarget::parse(url, MoneyKind::Play, InstanceKind::Server);
+    target.expect("an address").with_instance_name("test".to_owned())
 }
 
 fn clock(time: &Arc<Mutex<Duration>>) -> Clock {
@@ -401,7 +335,7 @@ pub(crate) fn charged(cost: Usd, body: &str) -> Settlement {
     Settlement::Charged { cost, reply: Some(reply(body)), keep: 24 * HOUR, job: None }
 }
 
-/// Runs each test on both ledgers, with the usual capacity.
+/// Runs each test in memory and on PostgreSQL, with the usual capacity.
 macro_rules! on_every_backend {
     ($($test:ident),+ $(,)?) => {
         mod memory {
@@ -413,11 +347,6 @@ macro_rules! on_every_backend {
             $(#[tokio::test] async fn $test() {
                 super::$test($crate::fixture::Fixture::on_postgres().await).await;
             })+
-            mod one_ledger {
-                $(#[tokio::test] async fn $test() {
-                    super::super::$test($crate::fixture::Fixture::in_database().await).await;
-                })+
-            }
         }
     };
 }

@@ -1,5 +1,5 @@
-//! One suite on the ledgers of a file and of PostgreSQL, and what only one of them has to guarantee. A file
-//! in memory is the same code as one on disk, so the disk has only tests of files.
+//! One suite on the ledger's two engines, and what only one of them has to guarantee. A file in memory is the
+//! same code as one on disk, so the disk has only tests of files.
 #![cfg(test)]
 
 mod audit;

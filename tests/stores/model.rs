@@ -170,7 +170,6 @@ mod postgres {
                 let stores = vec![
                     Fixture::in_memory(capacity),
                     Fixture::on_postgres().await,
-                    Fixture::in_database().await,
                 ];
                 let mut all = All::new(capacity, stores).await;
                 all.follow(verbs).await;

@@ -38,7 +38,7 @@ const BATCHES_PER_PURGE: i64 = 1_024;
 const MAX_CLOCK_DEVIATION: i64 = 500_000_000;
 
 /// The time is read by a statement of its own, after the wait for the lock.
-const LOCK: &str = "BEGIN; SELECT version, batch, name, cluster FROM ledger FOR UPDATE;
+const LOCK: &str = "BEGIN; SELECT version, batch, name, cluster, floor FROM ledger FOR UPDATE;
     SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint * 1000";
 /// The timeline changes when a replica takes over, or when a backup was rolled forward.
 const CLUSTER: &str =
@@ -187,12 +187,10 @@ impl PostgresEngine {
                 asked,
             })
         };
-        let locked: Result<_> =
-            read().ok_or_else(|| Unavailable("the table `ledger` is empty".into()).into());
-        if let Ok(Locked { now, .. }) = &locked {
-            self.clock.note(*now);
-        }
-        locked
+        tables::check_floor(number(0, 4).unwrap_or_default()).map_err(Unavailable)?;
+        let locked = read().ok_or_else(|| Unavailable("the table `ledger` is empty".into()))?;
+        self.clock.note(locked.now);
+        Ok(locked)
     }
 
     /// Compares the database cluster with the one that the ledger was in. A restored backup, or a replica

@@ -1,11 +1,12 @@
 //! The tables of a shared ledger, version by version.
 
+use std::time::Duration;
+
 use super::engine::PostgresEngine;
 use crate::store::engine::{Sql, WriterEngine};
 use crate::store::name::new_name;
 use crate::store::schema::{MIGRATIONS, SqlDialect, newest_version};
 use crate::store::{Cause, Reason};
-use std::time::Duration;
 
 /// How often a migration is tried again, because another server makes the same one.
 const ATTEMPTS: usize = 5;
@@ -68,10 +69,7 @@ pub(super) fn prepare(engine: &PostgresEngine, may_migrate: bool) -> Result<(), 
     let mut failure = Reason::from("the tables could not be migrated");
     for _ in 0..ATTEMPTS {
         let (schema, floor) = versions(engine)?.unwrap_or_default();
-        if floor > newest_version() {
-            let why = "a newer tollgate has migrated the ledger, and this one is too old for it";
-            return Err(Reason::new(Cause::NewerVersion, why));
-        }
+        check_floor(floor)?;
         if schema >= newest_version() {
             return Ok(());
         }
@@ -88,6 +86,15 @@ pub(super) fn prepare(engine: &PostgresEngine, may_migrate: bool) -> Result<(), 
         }
     }
     Err(failure)
+}
+
+/// Refuses a ledger that needs a newer program.
+pub(super) fn check_floor(floor: i64) -> Result<(), Reason> {
+    if floor > newest_version() {
+        let why = "a newer tollgate has migrated the ledger, and this one is too old for it";
+        return Err(Reason::new(Cause::NewerVersion, why));
+    }
+    Ok(())
 }
 
 /// Returns the transaction that migrates a ledger from this version on; 0 is none. It fails if another

@@ -3,7 +3,7 @@
 //! Slots that are taken together come free together. So polls are spread evenly over the period, and
 //! use only slots that purchases are not expected to need.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -38,66 +38,72 @@ impl RequestLimit {
 
 /// One FIFO queue per caller; the callers take turns.
 #[derive(Debug, Default)]
-pub(super) struct FairQueue(VecDeque<(Arc<str>, VecDeque<u64>)>);
+pub(super) struct FairQueue {
+    callers: VecDeque<(Arc<str>, VecDeque<u64>)>,
+    /// Tickets that were served in vain, by the order in which they were.
+    returned: BTreeMap<u64, u64>,
+}
 
 impl FairQueue {
     /// Adds a ticket at the end, or in front if `is_retry`.
     pub(super) fn push(&mut self, caller: &Arc<str>, number: u64, is_retry: bool) {
-        match (self.0.iter_mut().find(|(waiting, _)| waiting == caller), is_retry) {
+        match (self.callers.iter_mut().find(|(waiting, _)| waiting == caller), is_retry) {
             (Some((_, tickets)), true) => tickets.push_front(number),
             (Some((_, tickets)), false) => tickets.push_back(number),
-            (None, true) => self.0.push_front((Arc::clone(caller), [number].into())),
-            (None, false) => self.0.push_back((Arc::clone(caller), [number].into())),
+            (None, true) => self.callers.push_front((Arc::clone(caller), [number].into())),
+            (None, false) => self.callers.push_back((Arc::clone(caller), [number].into())),
         }
     }
 
-    /// Puts a ticket before all later ones.
-    pub(super) fn put_back(&mut self, caller: &Arc<str>, number: u64) {
-        if let Some((_, tickets)) = self.0.iter_mut().find(|(waiting, _)| waiting == caller) {
-            tickets.insert(tickets.partition_point(|ticket| *ticket < number), number);
-            return;
-        }
-        let is_later =
-            |tickets: &VecDeque<u64>| tickets.front().is_some_and(|first| *first > number);
-        let place = self.0.iter().position(|(_, tickets)| is_later(tickets));
-        let place = place.unwrap_or(self.0.len());
-        self.0.insert(place, (Arc::clone(caller), [number].into()));
+    /// Takes back a ticket that was served in vain. It is served before all that were not served before it.
+    pub(super) fn put_back(&mut self, number: u64, order: u64) {
+        self.returned.insert(order, number);
     }
 
     pub(super) fn remove(&mut self, caller: &Arc<str>, number: u64) -> bool {
-        let Some((_, tickets)) = self.0.iter_mut().find(|(waiting, _)| waiting == caller) else {
+        let returned = self.returned.len();
+        self.returned.retain(|_, ticket| *ticket != number);
+        if self.returned.len() < returned {
+            return true;
+        }
+        let mut callers = self.callers.iter_mut();
+        let Some((_, tickets)) = callers.find(|(waiting, _)| waiting == caller) else {
             return false;
         };
         let before = tickets.len();
         tickets.retain(|ticket| *ticket != number);
         let is_removed = tickets.len() < before;
-        self.0.retain(|(_, tickets)| !tickets.is_empty());
+        self.callers.retain(|(_, tickets)| !tickets.is_empty());
         is_removed
     }
 
     /// Takes the next ticket, and moves its caller to the end.
     pub(super) fn pop(&mut self) -> Option<u64> {
-        let (caller, mut tickets) = self.0.pop_front()?;
+        if let Some((_, number)) = self.returned.pop_first() {
+            return Some(number);
+        }
+        let (caller, mut tickets) = self.callers.pop_front()?;
         let number = tickets.pop_front();
         if !tickets.is_empty() {
-            self.0.push_back((caller, tickets));
+            self.callers.push_back((caller, tickets));
         }
         number
     }
 
     /// Returns how many tickets would be served before a new one of this caller.
     pub(super) fn position(&self, caller: &str) -> usize {
-        let own = self.0.iter().find(|(waiting, _)| **waiting == *caller);
+        let own = self.callers.iter().find(|(waiting, _)| **waiting == *caller);
         let own = own.map_or(0, |(_, tickets)| tickets.len());
-        self.0.iter().map(|(_, tickets)| tickets.len().min(own + 1)).sum()
+        let turns = self.callers.iter().map(|(_, tickets)| tickets.len().min(own + 1));
+        self.returned.len() + turns.sum::<usize>()
     }
 
     pub(super) fn len(&self) -> usize {
-        self.0.iter().map(|(_, tickets)| tickets.len()).sum()
+        self.returned.len() + self.callers.iter().map(|(_, tickets)| tickets.len()).sum::<usize>()
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.callers.is_empty() && self.returned.is_empty()
     }
 }
 
@@ -219,5 +225,20 @@ mod tests {
         queue.push(&"b".into(), 4, true);
         let order: Vec<_> = std::iter::from_fn(|| queue.pop()).collect();
         assert_eq!(order, [3, 1, 4, 2]);
+    }
+
+    #[test]
+    fn tickets_served_in_vain_are_served_again_in_their_order() {
+        let mut queue = queue(&[("a", 1), ("a", 2), ("b", 3), ("b", 4)]);
+        assert_eq!((queue.pop(), queue.pop(), queue.pop()), (Some(1), Some(3), Some(2)));
+        queue.push(&"c".into(), 5, true);
+        // They return in any order.
+        for (number, order) in [(2, 2), (1, 0), (3, 1)] {
+            queue.put_back(number, order);
+        }
+        assert_eq!((queue.len(), queue.position("d"), queue.is_empty()), (5, 5, false));
+        assert!(queue.remove(&"b".into(), 3) && !queue.remove(&"b".into(), 3));
+        let order: Vec<_> = std::iter::from_fn(|| queue.pop()).collect();
+        assert_eq!(order, [1, 2, 5, 4]);
     }
 }

@@ -50,8 +50,10 @@ pub struct RateLimit {
 #[derive(Default)]
 struct State {
     scheduler: Scheduler,
-    waiters: HashMap<u64, oneshot::Sender<()>>,
+    /// Each is told how many grants there were before its own.
+    waiters: HashMap<u64, oneshot::Sender<u64>>,
     next_ticket: u64,
+    grants: u64,
     /// The limit of the settings, which overrides `reported`.
     fixed: Option<RequestLimit>,
     /// The limit that the gateway reported last, also in an earlier process.
@@ -191,16 +193,19 @@ impl RateLimit {
             }
         };
         tokio::pin!(cancelled);
-        let mut ticket = None;
+        let mut former = None;
         loop {
-            let (mut waiter, granted) = self.enqueue(attempt, is_retry, ticket);
-            tokio::select! {
+            let (mut waiter, granted) = self.enqueue(attempt, is_retry, former);
+            let order = tokio::select! {
                 biased;
-                _ = granted => waiter.has_left = true,
+                order = granted => {
+                    waiter.has_left = true;
+                    order.unwrap_or_default()
+                }
                 error = self.watch_clock(&mut waiter, give_up) => return Err(error),
                 () = &mut cancelled => return Err(Error::Aborted(Abort::Cancelled)),
                 () = self.shutdown.cancelled() => return Err(Error::Draining),
-            }
+            };
             let mut slot = Slot::new(self);
             tokio::select! {
                 biased;
@@ -211,7 +216,8 @@ impl RateLimit {
                 () = &mut cancelled => return Err(Error::Aborted(Abort::Cancelled)),
                 () = self.shutdown.cancelled() => return Err(Error::Draining),
             }
-            ticket = Some(waiter.ticket.number);
+            let order = former.map_or(order, |(_, order)| order);
+            former = Some((waiter.ticket.number, order));
         }
     }
 
@@ -287,13 +293,14 @@ impl RateLimit {
         }
     }
 
-    /// Enters the queue, or goes back to the place that a `former` ticket had.
+    /// Enters the queue, or goes back to the place of a `former` ticket: its number, and the order of its
+    /// first grant.
     fn enqueue(
         self: &Arc<Self>,
         attempt: &Attempt,
         is_retry: bool,
-        former: Option<u64>,
-    ) -> (Waiter, oneshot::Receiver<()>) {
+        former: Option<(u64, u64)>,
+    ) -> (Waiter, oneshot::Receiver<u64>) {
         let (grant, granted) = oneshot::channel();
         let priority = match &attempt.request.call {
             GatewayCall::Billing => Priority::Internal,
@@ -305,10 +312,10 @@ impl RateLimit {
         };
         let caller = Arc::clone(&attempt.request.caller);
         let ticket = self.update(|state, _| {
-            let number = former.unwrap_or(state.next_ticket);
+            let number = former.map_or(state.next_ticket, |(number, _)| number);
             let ticket = Ticket { number, priority, caller };
             match former {
-                Some(_) => state.scheduler.put_back(&ticket),
+                Some((_, order)) => state.scheduler.put_back(&ticket, order),
                 None => {
                     state.next_ticket += 1;
                     state.scheduler.enqueue(&ticket, is_retry);
@@ -327,9 +334,11 @@ impl RateLimit {
         let now = clock::now();
         let changed = change(&mut state, now);
         while let Some(granted) = state.scheduler.grant(now) {
+            let order = state.grants;
+            state.grants += 1;
             match state.waiters.remove(&granted) {
                 // A waiter that is leaving returns the slot itself.
-                Some(granted) => _ = granted.send(()),
+                Some(granted) => _ = granted.send(order),
                 None => state.scheduler.return_unused(),
             }
         }

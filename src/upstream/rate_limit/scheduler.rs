@@ -150,9 +150,9 @@ impl Scheduler {
         self.queue(ticket.priority).push(&ticket.caller, ticket.number, is_retry);
     }
 
-    /// Takes back a ticket that was granted a slot and did not get it.
-    pub(super) fn put_back(&mut self, ticket: &Ticket) {
-        self.queue(ticket.priority).put_back(&ticket.caller, ticket.number);
+    /// Takes back a ticket that was granted a slot and did not get it. `order` is that of the grants.
+    pub(super) fn put_back(&mut self, ticket: &Ticket, order: u64) {
+        self.queue(ticket.priority).put_back(ticket.number, order);
     }
 
     /// Returns `false` if it was granted already.

@@ -340,12 +340,12 @@ async fn restart_restores_log_even_if_clock_was_set_back() {
     assert_eq!(rate_limit.free_slots(), 7);
 }
 
-/// A ledger that is slow to tell when replies came.
+/// A ledger that is slow to tell when replies came, or to record slots.
 struct SlowLog(Duration);
 
 impl StoreHook for SlowLog {
     fn before<'a>(&'a self, verb: StoreOp<'a>) -> HookFuture<'a, Result<(), Unavailable>> {
-        let is_asked = matches!(verb, StoreOp::Other("recent_replies"));
+        let is_asked = matches!(verb, StoreOp::Other("recent_replies") | StoreOp::TakeSlot(_));
         Box::pin(async move {
             if is_asked {
                 sleep(self.0).await;
@@ -377,6 +377,20 @@ async fn slow_ledger_frees_no_slot_early_after_a_restart() {
     assert_eq!(rate_limit.free_slots(), 9, "the reply came 57 s ago");
     sleep(4 * SECOND).await;
     assert_eq!(rate_limit.free_slots(), 10);
+}
+
+/// Only servers that share a ledger ask it in turn.
+#[tokio::test(start_paused = true)]
+async fn requests_record_their_slots_at_once_in_a_file() {
+    let log = memory().with_hook(Arc::new(SlowLog(5 * SECOND)));
+    let rate_limit = RateLimit::new(log, setting(10, 60), CancellationToken::new());
+    let gateway = Gateway::new(|_| Ok(reply()));
+    let start = clock::now();
+    let all = (0..10).map(|_| gateway.request(&rate_limit, chat("a")));
+    for outcome in futures_util::future::join_all(all).await {
+        outcome.unwrap();
+    }
+    assert_eq!(clock::now() - start, 5 * SECOND);
 }
 
 /// With real time: cores do not share a runtime.

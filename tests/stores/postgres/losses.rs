@@ -1,54 +1,62 @@
-//! A failover has lost commits: the ledger gets another name, once, and buys nothing that it may have
-//! bought already.
+//! A failover or a restore has lost commits: the ledger gets another name, once, and buys nothing that it may
+//! have bought already.
 
-use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::FutureExt;
 use tollgate::contract::money::Usd;
-use tollgate::store::{Precondition, PurchaseId, Reservation, ReserveError, Settlement};
+use tollgate::store::{BudgetScope, Precondition, Reservation, ReserveError, Settlement, Store};
 
-use super::timed::{BEAT, Timed};
-use super::wire::{Course, Wire};
-use crate::cluster::Cluster;
+use super::wire::Course;
+use super::{DISCONNECT, ann, behind_a_wire};
 use crate::fixture::*;
+use crate::moment::until;
 
-/// Renames the ledger, as another instance does after it has noticed a loss.
-const RENAME: &str = "UPDATE store SET name = 'durable-next'";
+/// Counts the renames; names sort by their time.
+const COUNT_RENAMES: &str = "CREATE SEQUENCE renames;
+    CREATE FUNCTION count_rename() RETURNS trigger LANGUAGE plpgsql AS
+        $$ BEGIN PERFORM nextval('renames'); RETURN NEW; END $$;
+    CREATE TRIGGER count_rename BEFORE UPDATE ON ledger FOR EACH ROW
+        WHEN (NEW.name > OLD.name) EXECUTE FUNCTION count_rename()";
 
 fn of_ledger(name: Arc<str>) -> Reservation {
     let requires = Precondition { name: Some(name), ..Precondition::default() };
-    Reservation { requires, ..keyed("k", "p") }
+    Reservation { requires, ..ann("k") }
 }
 
-#[tokio::test(start_paused = true)]
-async fn purchase_of_a_ledger_that_was_renamed_meanwhile_is_refused() {
-    let fixture = Timed::new().await;
-    let wire = Wire::to(Cluster::shared().address()).await;
-    let store = fixture.join_at(&fixture.database().url_at(wire.address)).await;
-    let old = store.name();
-    wire.set(Course::Hold("marked-ann"));
-    let first = Reservation { caller: "marked-ann".into(), ..of_ledger(Arc::clone(&old)) };
-    let mut first = pin!(store.reserve(&first));
-    assert!(first.as_mut().now_or_never().is_none());
-    bounded(wire.is_holding()).await;
-    let queued = of_ledger(Arc::clone(&old));
-    let mut queued = pin!(store.reserve(&queued));
-    // Its first poll puts it into the queue, behind what the wire keeps back.
-    assert!(queued.as_mut().now_or_never().is_none());
-    fixture.database().sql(RENAME);
-    wire.set(Course::Pass);
-    for refused in [bounded(first).await, bounded(queued).await] {
+/// Asserts that a purchase that names an earlier ledger is refused.
+async fn refuses(store: &Store, name: &Arc<str>) {
+    for replay_only in [false, true] {
+        let purchase = Reservation { replay_only, ..of_ledger(Arc::clone(name)) };
+        let refused = bounded(store.reserve(&purchase)).await;
         assert!(matches!(refused, Err(ReserveError::LedgerChanged)), "{refused:?}");
     }
-    // Callers are told the new name at once.
-    assert_eq!(&*store.name(), "durable-next");
-    assert_eq!((fixture.rows().await.len(), fixture.total().await.day), (0, Usd::ZERO));
-    let only = Reservation { replay_only: true, ..of_ledger(old) };
-    let refused = bounded(store.reserve(&only)).await;
-    assert!(matches!(refused, Err(ReserveError::LedgerChanged)), "{refused:?}");
-    bounded(store.reserve(&of_ledger(store.name()))).await.expect("it names this ledger");
+    assert_ne!(&store.name(), name);
+}
+
+/// The ledger's row at some time.
+struct Snapshot(String);
+
+impl Snapshot {
+    fn of(fixture: &Fixture) -> Self {
+        let row = "SELECT format('version = %s, batch = %L, name = %L', version, batch, name)
+            FROM ledger";
+        Self(fixture.database().sql(row))
+    }
+
+    /// Forgets all later commits, as a failover to a replica that lags behind does.
+    fn restore(&self, fixture: &Fixture) {
+        let restore = format!(
+            "UPDATE ledger SET {}; DELETE FROM batches WHERE id > (SELECT batch FROM ledger)",
+            self.0
+        );
+        fixture.database().sql(&restore);
+    }
+}
+
+fn renames(fixture: &Fixture) -> String {
+    let count = "SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM renames";
+    fixture.database().sql(count)
 }
 
 #[tokio::test]
@@ -58,7 +66,7 @@ async fn purchase_that_has_waited_for_a_lost_one_is_refused() {
         let requires = Precondition { earlier: Some(earlier), ..Precondition::default() };
         Reservation { requires, ..keyed("k", "p") }
     };
-    let lost = fixture.reserve(&after(PurchaseId::generate())).await;
+    let lost = fixture.reserve(&after(reservation("x", PRICE).id)).await;
     assert!(matches!(lost, Err(ReserveError::LedgerChanged)), "{lost:?}");
     let earlier = fixture.send(&keyed("k", "p")).await;
     let known = fixture.reserve(&after(earlier)).await;
@@ -67,75 +75,133 @@ async fn purchase_that_has_waited_for_a_lost_one_is_refused() {
     fixture.reserve(&after(earlier)).await.expect("it was not bought");
 }
 
-#[tokio::test(start_paused = true)]
-async fn lost_commits_rename_the_ledger_at_every_instance() {
-    let fixture = Timed::new().await;
-    let other = fixture.join().await;
-    let stores = [&fixture.store, &other];
+#[tokio::test]
+async fn purchase_of_a_ledger_that_another_server_renamed_is_refused() {
+    let fixture = Fixture::on_postgres().await;
     let old = fixture.store.name();
-    assert_eq!(other.name(), old);
-    fixture.pass(2 * BEAT, &stores).await;
-    assert_eq!(fixture.store.name(), old);
-    // As after a failover to a replica that lags behind.
-    fixture.database().sql("UPDATE instances SET beat = 0");
-    fixture.pass(2 * BEAT, &stores).await;
-    assert_ne!(fixture.store.name(), old);
-    assert_eq!(fixture.store.name(), other.name());
-    assert!(stores.iter().all(|store| store.may_lack_purchases_since(Duration::ZERO)));
+    fixture.database().sql("UPDATE ledger SET name = 'durable-next'");
+    refuses(&fixture.store, &old).await;
+    // Callers are told the new name at once.
+    assert_eq!(&*fixture.store.name(), "durable-next");
+    assert_eq!((fixture.rows().await.len(), fixture.total().await.day), (0, Usd::ZERO));
+    fixture.reserve(&of_ledger(fixture.store.name())).await.expect("it names this ledger");
 }
 
-#[tokio::test(start_paused = true)]
-async fn ledger_is_renamed_by_the_ledgers_time_as_soon_as_it_can_be() {
-    let fixture = Timed::new().await;
-    let (database, servers) = (fixture.database(), [&fixture.store]);
-    let old = fixture.store.name();
-    fixture.pass(2 * BEAT, &servers).await;
-    database.sql(
-        "CREATE SEQUENCE attempts;
-        CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS
-            $$ BEGIN PERFORM nextval('attempts'); RAISE 'not now'; END $$;
-        CREATE TRIGGER refuse BEFORE UPDATE OF name ON store
-            FOR EACH ROW EXECUTE FUNCTION refuse();
-        UPDATE instances SET beat = 0",
-    );
-    fixture.pass(BEAT, &servers).await;
-    assert_eq!(database.sql("SELECT is_called FROM attempts"), "t");
-    database.sql("DROP TRIGGER refuse ON store");
-    fixture.pass(BEAT, &servers).await;
-    assert_ne!(fixture.store.name(), old);
-    let complete_at = fixture.now() - Duration::from_nanos(1);
-    assert!(fixture.store.may_lack_purchases_since(complete_at));
-    assert!(!fixture.store.may_lack_purchases_since(fixture.now()), "{}", fixture.store.name());
-}
-
-/// Whichever of its connections and heartbeats notice a loss first.
-#[tokio::test(start_paused = true)]
-async fn loss_that_all_instances_notice_renames_the_ledger_once() {
-    const COUNT: &str = "CREATE SEQUENCE renames;
-        CREATE FUNCTION count_rename() RETURNS trigger LANGUAGE plpgsql AS
-            $$ BEGIN PERFORM nextval('renames'); RETURN NEW; END $$;
-        CREATE TRIGGER count_rename BEFORE UPDATE ON store FOR EACH ROW
-            WHEN (OLD.name <> NEW.name) EXECUTE FUNCTION count_rename()";
-    const LOSE_BEATS: &str = "UPDATE instances SET beat = 0";
-    const TAKE_OVER: &str = "UPDATE store SET cluster = 'another';
-        SELECT pg_terminate_backend(pid) FROM pg_stat_activity
-        WHERE datname = current_database() AND application_name LIKE 'tollgate %'";
-    let fixture = Timed::new().await;
+#[tokio::test]
+async fn ledger_that_lost_commits_is_renamed_once_by_its_own_time() {
+    let fixture = Fixture::on_postgres().await;
+    fixture.database().sql(COUNT_RENAMES);
     let others = [fixture.join().await, fixture.join().await];
     let stores = [&fixture.store, &others[0], &others[1]];
-    let database = fixture.database();
-    let least = || database.sql("SELECT min(beat) FROM instances").parse::<i64>().unwrap();
-    database.sql(COUNT);
-    let renames =
-        || database.sql("SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM renames");
-    for (number, takes_over) in [(1, false), (2, true)] {
-        fixture.pass_until("heartbeats", &stores, || least() >= 3).await;
+    let old = fixture.store.name();
+    let before = Snapshot::of(&fixture);
+    for _ in 0..3 {
+        fixture.reserve(&reservation("bob", PRICE)).await.expect("held");
+    }
+    for store in stores {
+        bounded(store.current_spend(BudgetScope::Total)).await.expect("read");
+        assert_eq!(store.name(), old);
+    }
+    before.restore(&fixture);
+    for store in stores {
+        refuses(store, &old).await;
+        assert_eq!(store.name(), fixture.store.name());
+    }
+    assert_eq!(renames(&fixture), "1");
+    assert_eq!(fixture.store.shared_metrics().expect("a shared ledger").rewinds.get(), 1);
+    let complete_at = fixture.now() - Duration::from_nanos(1);
+    assert!(others[0].may_lack_purchases_since(complete_at));
+    assert!(!others[0].may_lack_purchases_since(fixture.now()), "{}", fixture.store.name());
+    let named = of_ledger(fixture.store.name());
+    bounded(others[1].reserve(&named)).await.expect("it names this ledger");
+    fixture.reserve(&reservation("bob", PRICE)).await.expect("held");
+    assert_eq!(renames(&fixture), "1");
+}
+
+#[tokio::test]
+async fn loss_that_also_forgets_a_rename_renames_the_ledger_again() {
+    let fixture = Fixture::on_postgres().await;
+    fixture.database().sql(COUNT_RENAMES);
+    let other = fixture.join().await;
+    let mut known = fixture.store.name();
+    let before = Snapshot::of(&fixture);
+    for count in ["1", "2", "3"] {
+        fixture.reserve(&reservation("bob", PRICE)).await.expect("held");
+        bounded(other.current_spend(BudgetScope::Total)).await.expect("read");
+        fixture.pass(SECOND);
+        before.restore(&fixture);
+        for store in [&other, &fixture.store] {
+            refuses(store, &known).await;
+        }
+        assert_eq!(fixture.store.name(), other.name());
+        assert_eq!(renames(&fixture), count);
+        known = other.name();
+    }
+}
+
+#[tokio::test]
+async fn idle_server_notices_lost_commits() {
+    let fixture = Fixture::on_postgres().await;
+    let (wire, store) = behind_a_wire(&fixture).await;
+    let old = store.name();
+    let before = Snapshot::of(&fixture);
+    bounded(store.reserve(&reservation("bob", PRICE))).await.expect("held");
+    wire.set(Course::Down);
+    bounded(store.reserve(&reservation("bob", PRICE))).await.expect_err("it is down");
+    before.restore(&fixture);
+    wire.set(Course::Pass);
+    // Nothing is asked of it.
+    until("it has renamed the ledger", async || store.name() != old).await;
+    refuses(&fixture.store, &old).await;
+    assert_eq!(fixture.store.name(), store.name());
+}
+
+#[tokio::test]
+async fn ledger_that_cannot_be_renamed_sells_nothing_until_it_can() {
+    let fixture = Fixture::on_postgres().await;
+    let old = fixture.store.name();
+    let before = Snapshot::of(&fixture);
+    fixture.reserve(&reservation("bob", PRICE)).await.expect("held");
+    before.restore(&fixture);
+    fixture.database().sql(
+        "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS
+            $$ BEGIN RAISE 'not now'; END $$;
+        CREATE TRIGGER refuse BEFORE UPDATE OF name ON ledger
+            FOR EACH ROW EXECUTE FUNCTION refuse()",
+    );
+    for _ in 0..2 {
+        let refused = fixture.reserve(&ann("k")).await;
+        assert!(matches!(refused, Err(ReserveError::Unavailable(_))), "{refused:?}");
+    }
+    assert_eq!(fixture.store.name(), old);
+    fixture.database().sql("DROP TRIGGER refuse ON ledger");
+    refuses(&fixture.store, &old).await;
+}
+
+/// A replica that takes over has another timeline, and may lack commits.
+#[tokio::test]
+async fn other_database_cluster_renames_the_ledger_once() {
+    const TAKE_OVER: &str = "UPDATE ledger SET cluster = 'another'";
+    let fixture = Fixture::on_postgres().await;
+    fixture.database().sql(COUNT_RENAMES);
+    let others = [fixture.join().await, fixture.join().await];
+    let stores = [&fixture.store, &others[0], &others[1]];
+    for (count, loses) in [("1", false), ("2", true)] {
         let old = fixture.store.name();
-        // Both at once: a connection that is cut beats no more.
-        let both = format!("{LOSE_BEATS}; {TAKE_OVER}");
-        database.sql(if takes_over { &both } else { LOSE_BEATS });
-        fixture.pass_until("heartbeats after the loss", &stores, || least() >= 3).await;
-        assert_ne!(fixture.store.name(), old);
-        assert_eq!(renames(), number.to_string(), "{takes_over}");
+        let before = Snapshot::of(&fixture);
+        fixture.reserve(&reservation("bob", PRICE)).await.expect("held");
+        for store in stores {
+            bounded(store.current_spend(BudgetScope::Total)).await.expect("read");
+        }
+        fixture.pass(SECOND);
+        if loses {
+            before.restore(&fixture);
+        }
+        fixture.database().sql(&format!("{TAKE_OVER}; {DISCONNECT}"));
+        for store in stores {
+            refuses(store, &old).await;
+            assert_eq!(store.name(), fixture.store.name());
+        }
+        assert_eq!(renames(&fixture), count, "{loses}");
     }
 }

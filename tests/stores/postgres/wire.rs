@@ -58,12 +58,6 @@ impl Wire {
         let mut holding = self.is_holding.subscribe();
         holding.wait_for(|is_holding| *is_holding).await.expect("the wire lives");
     }
-
-    /// Waits until the cut was made; the wire passes again from then on.
-    pub(crate) async fn is_cut(&self) {
-        let mut course = self.course.subscribe();
-        course.wait_for(|course| *course == Course::Pass).await.expect("the wire lives");
-    }
 }
 
 async fn carry(
