@@ -199,6 +199,13 @@ impl Store {
         SqliteStore::open_database(target, clock).await.map(Self::from).map_err(OpenError::Unusable)
     }
 
+    /// Opens it on the caller's thread, for a simulation.
+    #[doc(hidden)]
+    pub fn open_database_inline(target: PostgresTarget, clock: Clock) -> Result<Self, OpenError> {
+        let opened = SqliteStore::open_database_inline(target, clock);
+        opened.map(Self::from).map_err(OpenError::Unusable)
+    }
+
     /// Opens a shared store whose time the test sets.
     #[doc(hidden)]
     pub async fn open_postgres_at(target: PostgresTarget, clock: Clock) -> Result<Self, OpenError> {

@@ -42,6 +42,7 @@ pub(super) struct StoreInner {
     pub(super) credit_used: AtomicBool,
     pub(super) latest_rate_limit: Arc<Mutex<Option<AccountLimit>>>,
     pub(super) deadlines: Option<Deadlines>,
+    pub(super) since_boot: fn() -> Duration,
     /// Until when purchases that are recorded as sent may be sent, in time since boot.
     pub(super) sends: Mutex<FastMap<PurchaseId, Duration>>,
 }

@@ -296,6 +296,7 @@ impl StoreInner {
             credit_used: AtomicBool::new(false),
             latest_rate_limit: Arc::default(),
             deadlines: None,
+            since_boot: clock::since_boot,
             sends: Mutex::default(),
         }
     }
@@ -447,6 +448,8 @@ pub(super) fn begin(
     if let Some(identity) = identity {
         identity.save(&*ledger.db).map_err(faulty)?;
     }
+    // The transaction may have ended what other servers left.
+    ledger.write_counters().map_err(faulty)?;
     ledger.commit().map_err(faulty)?;
     Ok(())
 }

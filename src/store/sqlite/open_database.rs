@@ -1,7 +1,7 @@
 //! Opens a ledger in a database that servers share.
 
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use tokio::sync::oneshot;
 
@@ -11,6 +11,7 @@ use super::handle::{Executor, SqliteStore, StoreInner};
 use super::ledger::Ledger;
 use super::open::{begin, spawn};
 use super::writer::Writer;
+use crate::clock::simulated_since_boot;
 use crate::store::postgres::{LedgerClock, PostgresEngine, PostgresTarget};
 use crate::store::{Clock, Reason, StoreCapacity};
 
@@ -21,38 +22,70 @@ impl SqliteStore {
         target: PostgresTarget,
         clock: Option<Clock>,
     ) -> Result<Self, Reason> {
-        let (path, deadlines) = (Path::new(""), target.deadlines);
-        let gate = CommandGate::opened();
+        let parts = Parts::new(target, clock);
         let commands = CommandReceiver::default();
         let queue = commands.queue();
-        let clock = Arc::new(LedgerClock::new(clock));
         let (send, opened) = oneshot::channel();
-        let name = Arc::default();
         let work = {
-            let (clock, gate, name) = (Arc::clone(&clock), gate.clone(), Arc::clone(&name));
-            move || {
-                let money = target.money;
-                let ledger = PostgresEngine::open(target, clock, name, &gate).and_then(|engine| {
-                    let ledger = Ledger::new(Box::new(engine), StoreCapacity::default());
-                    begin(&ledger, Some(money), None)?;
-                    Ok(ledger)
-                });
-                match ledger {
-                    Ok(ledger) => {
-                        if send.send(Ok(())).is_ok() {
-                            Writer::new(ledger, &gate).run(&commands);
-                        }
+            let parts = parts.clone();
+            move || match parts.connect() {
+                Ok(writer) => {
+                    if send.send(Ok(())).is_ok() {
+                        writer.run(&commands);
                     }
-                    Err(reason) => drop(send.send(Err(reason))),
                 }
+                Err(reason) => drop(send.send(Err(reason))),
             }
         };
-        let executor = Executor::Thread { queue, thread: spawn(path, work)? };
-        let mut inner = StoreInner::new(path, Arc::new(move || clock.now()), executor, gate);
-        inner.name = name;
-        inner.deadlines = Some(deadlines);
-        let store = Self::from_inner(inner);
+        let executor = Executor::Thread { queue, thread: spawn(Path::new(""), work)? };
+        let store = Self::from_inner(parts.inner(executor));
         opened.await.unwrap_or_else(|_| Err("the ledger's thread has ended".into()))?;
         Ok(store)
+    }
+
+    /// Runs each operation on the caller's thread, which must not be a runtime's, for a simulation: its
+    /// time since boot is that of the runtime that the caller has entered.
+    pub(in crate::store) fn open_database_inline(
+        target: PostgresTarget,
+        clock: Clock,
+    ) -> Result<Self, Reason> {
+        let parts = Parts::new(target, Some(clock));
+        let executor = Executor::Inline(Box::new(Mutex::new(parts.connect()?)));
+        let mut inner = parts.inner(executor);
+        inner.since_boot = simulated_since_boot;
+        Ok(Self::from_inner(inner))
+    }
+}
+
+/// What the writer and the handle share.
+#[derive(Clone)]
+struct Parts {
+    target: PostgresTarget,
+    clock: Arc<LedgerClock>,
+    gate: CommandGate,
+    name: Arc<Mutex<Arc<str>>>,
+}
+
+impl Parts {
+    fn new(target: PostgresTarget, clock: Option<Clock>) -> Self {
+        let clock = Arc::new(LedgerClock::new(clock));
+        Self { target, clock, gate: CommandGate::opened(), name: Arc::default() }
+    }
+
+    fn connect(&self) -> Result<Writer, Reason> {
+        let Self { target, clock, gate, name } = self.clone();
+        let money = target.money;
+        let engine = PostgresEngine::open(target, clock, name, &gate)?;
+        let ledger = Ledger::new(Box::new(engine), StoreCapacity::default());
+        begin(&ledger, Some(money), None)?;
+        Ok(Writer::new(ledger, &gate))
+    }
+
+    fn inner(self, executor: Executor) -> StoreInner {
+        let Self { target, clock, gate, name } = self;
+        let clock = Arc::new(move || clock.now());
+        let mut inner = StoreInner::new(Path::new(""), clock, executor, gate);
+        (inner.name, inner.deadlines) = (name, Some(target.deadlines));
+        inner
     }
 }

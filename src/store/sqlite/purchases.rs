@@ -15,7 +15,6 @@ use super::handle::SqliteStore;
 use super::ledger::{Ledger, Purchase};
 use super::spent::Scope;
 use super::{Result, jobs, outbox, replies, slots};
-use crate::clock::since_boot;
 use crate::contract::money::Usd;
 use crate::store::engine::{Row, Sql, params};
 use crate::store::model::SYNC_THRESHOLD;
@@ -53,7 +52,8 @@ impl SqliteStore {
         let durability = if is_expensive { Durability::Synced } else { Durability::Buffered };
         self.check_capacity()?;
         // Nothing of it is copied but numbers and references.
-        let (reservation, began, id) = (reservation.clone(), since_boot(), reservation.id);
+        let (reservation, began, id) =
+            (reservation.clone(), (self.inner.since_boot)(), reservation.id);
         let reserve = move |ledger: &Ledger| ledger.reserve(&reservation, send);
         let held = self.execute(durability, reserve).await?;
         if matches!(held, Ok(_) | Err(ReserveError::InsufficientCredit)) {
@@ -81,7 +81,9 @@ impl SqliteStore {
     /// Returns whether the purchase may still be sent: in a shared ledger, its deadline has not passed.
     pub(in crate::store) fn may_send(&self, id: PurchaseId) -> bool {
         self.inner.deadlines.is_none()
-            || lock(&self.inner.sends).get(&id).is_some_and(|until| since_boot() < *until)
+            || lock(&self.inner.sends)
+                .get(&id)
+                .is_some_and(|until| (self.inner.since_boot)() < *until)
     }
 
     pub(in crate::store) fn take_credit_used(&self) -> bool {
@@ -146,7 +148,7 @@ impl SqliteStore {
                 _ => Ok(()),
             }
         };
-        let began = since_boot();
+        let began = (self.inner.since_boot)();
         self.run(Durability::OfPurchase(id), mark).await?;
         self.note_sent(id, began);
         Ok(())
