@@ -65,10 +65,11 @@ impl SqliteStore {
         held
     }
 
-    /// Notes until when a purchase that was recorded as sent may be sent. `began` is when that was asked.
+    /// Notes until when a purchase that was recorded as sent may be sent: half of its time is left for the
+    /// way to the gateway. `began` is when that was asked.
     fn note_sent(&self, id: PurchaseId, began: Duration) {
         if let Some(Deadlines { sent, .. }) = self.inner.deadlines {
-            lock(&self.inner.sends).insert(id, began.saturating_add(sent));
+            lock(&self.inner.sends).insert(id, began.saturating_add(sent / 2));
         }
     }
 
