@@ -35,6 +35,8 @@ SELECT count(*) FROM sums FULL JOIN spent USING (scope, unit, period)
 WHERE coalesce(sums.micros, 0) <> coalesce(spent.micros, 0)";
 const OPEN: &str = "SELECT (SELECT count(*) FROM purchases WHERE ended_at IS NULL)
     + (SELECT count(*) FROM slots WHERE replied IS NULL)";
+const WAITING: &str = "SELECT count(*) FROM pg_stat_activity
+WHERE datname = current_database() AND wait_event_type = 'Lock'";
 
 /// A purchase as the ledger has it.
 pub(super) struct Row {
@@ -47,7 +49,7 @@ pub(super) struct Row {
 pub(super) struct Ledger {
     runtime: Runtime,
     client: Client,
-    statements: [Statement; 3],
+    statements: [Statement; 4],
     database: Database<'static>,
     /// The time, in milliseconds.
     now: Arc<AtomicU64>,
@@ -64,10 +66,10 @@ impl Ledger {
             let (client, connection) = connected.expect("the database listens");
             tokio::spawn(connection);
             let mut prepared = Vec::new();
-            for sql in [PURCHASES, WRONG_COUNTERS, OPEN] {
+            for sql in [PURCHASES, WRONG_COUNTERS, OPEN, WAITING] {
                 prepared.push(client.prepare(sql).await.expect("SQL"));
             }
-            (client, prepared.try_into().expect("three"))
+            (client, prepared.try_into().expect("four"))
         });
         Self { runtime, client, statements, database, now: Arc::default() }
     }
@@ -114,6 +116,11 @@ impl Ledger {
     /// Returns how many purchases and slots are open.
     pub(super) fn open(&self) -> i64 {
         self.count(&self.statements[2])
+    }
+
+    /// Returns whether a process waits for another one's transaction.
+    pub(super) fn is_waited_for(&self) -> bool {
+        self.count(&self.statements[3]) > 0
     }
 
     fn count(&self, statement: &Statement) -> i64 {

@@ -17,7 +17,7 @@ use crate::cluster::Database;
 
 /// How long purchases may be open.
 pub(super) const DEADLINES: Deadlines =
-    Deadlines { held: Duration::from_secs(12), sent: Duration::from_secs(24) };
+    Deadlines { held: Duration::from_secs(15), sent: Duration::from_secs(20) };
 
 pub(super) struct Process {
     pub(super) number: usize,

@@ -35,7 +35,7 @@ pub(super) struct Mutation {
     pub(super) breaks: &'static str,
     /// The first seed that shows it.
     pub(super) seed: u64,
-    pub(super) edits: &'static [Edit],
+    pub(super) edit: Edit,
     /// Each process reads a clock of its own instead of the database's.
     pub(super) deviates: bool,
     /// The clock of a process stands still while the process does.
@@ -48,7 +48,7 @@ pub(super) const NONE: Mutation = Mutation {
     name: "none",
     breaks: "",
     seed: 0,
-    edits: &[],
+    edit: ("", ""),
     deviates: false,
     loses_time: false,
     is_rash: false,
@@ -117,7 +117,7 @@ const STEPS: &[(u64, Step)] = &[
     (12, Step::Rush),
     (14, Step::Moment),
     (8, Step::Seconds),
-    (5, Step::Pause),
+    (8, Step::Pause),
     (2, Step::Crash),
     (1, Step::Stop),
     (6, Step::Start),
@@ -130,10 +130,10 @@ pub(super) fn run(seed: u64, ledger: &Ledger, mutation: &Mutation) -> Outcome {
     let mut dice = Dice::new(seed);
     let setup = Setup {
         limit: dice.index(3) + 2,
-        period: dice.millis(4_000, 12_000),
-        budget: dice.chance(50).then(|| Usd::mills(6 * dice.between(2, 6))),
+        period: dice.millis(3_000, 8_000),
+        budget: dice.chance(40).then(|| Usd::mills(6 * dice.between(2, 8))),
         processes: dice.pick(&[1, 2, 3, 3]),
-        keys: dice.pick(&[3, 8, 30]),
+        keys: dice.pick(&[3, 20, 100]),
     };
     ledger.clear();
     ledger.set_time(START);
@@ -155,7 +155,7 @@ pub(super) fn run(seed: u64, ledger: &Ledger, mutation: &Mutation) -> Outcome {
     };
     let broken = run.live().and_then(|()| run.heal()).err();
     while !run.processes.is_empty() {
-        run.end(0, Process::crash);
+        run.end(0, false);
     }
     let Run { tally, trace, .. } = run;
     Outcome { tally, trace, broken }
@@ -190,21 +190,15 @@ impl Run<'_> {
             }
             Step::Line => self.line(at, false)?,
             Step::Rush => self.rush(&awake)?,
-            Step::Moment => {
-                self.pass_between(20, 1_500);
-                self.go_on()?;
-            }
-            Step::Seconds => {
-                self.pass_between(2_000, 9_000);
-                self.go_on()?;
-            }
+            Step::Moment => self.pass_between(20, 1_500)?,
+            Step::Seconds => self.pass_between(2_000, 9_000)?,
             Step::Pause => {
                 let pause = Duration::from_secs(self.dice.pick(&[5, 12, 18, 25, 40]));
                 self.note(at, "pauses", || format!("{pause:?}"));
                 self.processes[at].paused_until = Some(self.now + pause);
             }
-            Step::Crash => self.end(at, Process::crash),
-            Step::Stop => self.end(at, Process::stop),
+            Step::Crash => self.end(at, false),
+            Step::Stop => self.end(at, true),
             Step::Start if self.processes.len() < self.setup.processes => self.start(),
             Step::Start => {}
             Step::Cut => {
@@ -230,15 +224,14 @@ impl Run<'_> {
         self.started += 1;
         let ahead = if self.mutation.deviates { 9 * self.started as u64 } else { 0 };
         let clock = self.ledger.clock(Duration::from_secs(ahead));
-        let wire = Wire::to(Cluster::shared().address(), self.mutation.edits);
+        let wire = Wire::to(Cluster::shared().address(), self.mutation.edit);
         let database = self.ledger.database();
         self.processes.push(Process::start(self.started, database, wire, (self.now, clock)));
         self.note(self.processes.len() - 1, "starts", String::new);
     }
 
     /// Ends a process. What it had heard is lost with it, unless it stops while it is connected.
-    fn end(&mut self, at: usize, end: fn(Process)) {
-        let is_stop = std::ptr::fn_addr_eq(end, Process::stop as fn(Process));
+    fn end(&mut self, at: usize, is_stop: bool) {
         self.note(at, if is_stop { "stops" } else { "crashes" }, String::new);
         let process = self.processes.remove(at);
         if process.wire.has_edited() {
@@ -248,7 +241,7 @@ impl Run<'_> {
         if !is_stop || process.cut_until.is_some() {
             self.heard.retain(|(other, ..)| *other != number);
         }
-        end(process);
+        if is_stop { process.stop() } else { process.crash() }
     }
 
     fn rate(&self) -> SlotRate {
@@ -333,30 +326,44 @@ impl Run<'_> {
         self.done(at, done)
     }
 
-    /// Has two processes ask at once: the second one before the first one's COMMIT.
+    /// Has two processes ask at once: the first one's COMMIT is held until the second one waits for it.
     fn rush(&mut self, awake: &[usize]) -> Result<(), String> {
         let first = self.dice.index(awake.len());
         let second = (first + 1) % awake.len();
         let pair = [awake[first], awake[second]];
         let mut acts = Vec::new();
-        let all_buy = self.dice.chance(30);
         for at in pair {
-            let is_new = all_buy || self.dice.chance(50);
-            let act = if is_new { Some(self.buy()) } else { self.next_act(at, true)? };
-            acts.extend(act.map(|act| (at, act)));
+            let act =
+                if self.dice.chance(65) { Some(self.buy()) } else { self.next_act(at, true)? };
+            acts.extend(act);
         }
-        let mut waiting: Vec<_> = self.processes.iter_mut().map(Some).collect();
-        let mut took_part =
-            acts.into_iter().filter_map(|(at, act)| Some((at, waiting[at].take()?, act)));
-        let (Some((at, one, act)), Some((other_at, other, other_act))) =
-            (took_part.next(), took_part.next())
+        let (Ok([act, other_act]), Ok([one, other])) =
+            (<[Act; 2]>::try_from(acts), self.processes.get_disjoint_mut(pair))
         else {
             return Ok(());
         };
-        let (done, other_done) = at_once((one, act), (other, other_act));
-        self.note(at, "is first", String::new);
-        self.done(at, done)?;
-        self.done(other_at, other_done)
+        let ledger = self.ledger;
+        let (done, other_done) = if one.cut_until.or(other.cut_until).is_some() {
+            (one.act(act), other.act(other_act))
+        } else {
+            let wire = one.wire.clone();
+            wire.set(Course::HoldCommit);
+            thread::scope(|scope| {
+                let one = scope.spawn(|| one.act(act));
+                while !one.is_finished() && !wire.is_held() {
+                    thread::yield_now();
+                }
+                let other = scope.spawn(|| other.act(other_act));
+                while !other.is_finished() && !ledger.is_waited_for() {
+                    thread::yield_now();
+                }
+                wire.set(Course::Pass);
+                (one.join().expect("no panic"), other.join().expect("no panic"))
+            })
+        };
+        self.note(pair[0], "is first", String::new);
+        self.done(pair[0], done)?;
+        self.done(pair[1], other_done)
     }
 
     fn done(&mut self, at: usize, done: Done) -> Result<(), String> {
@@ -397,9 +404,10 @@ impl Run<'_> {
         Ok(())
     }
 
-    fn pass_between(&mut self, from: u64, to: u64) {
+    fn pass_between(&mut self, from: u64, to: u64) -> Result<(), String> {
         let time = self.dice.millis(from, to);
         self.pass(time);
+        self.go_on()
     }
 
     /// Has processes go on where they stopped, before they learn anything.
@@ -486,30 +494,4 @@ impl Run<'_> {
         self.tally.add("runs");
         Ok(())
     }
-}
-
-/// Has two processes act at once: the first one's COMMIT waits until the second one has asked for the
-/// ledger's lock.
-fn at_once(
-    (first, act): (&mut Process, Act),
-    (second, other_act): (&mut Process, Act),
-) -> (Done, Done) {
-    if first.cut_until.is_some() || second.cut_until.is_some() {
-        return (first.act(act), second.act(other_act));
-    }
-    let (wire, other_wire) = (first.wire.clone(), second.wire.clone());
-    wire.set(Course::HoldCommit);
-    thread::scope(|scope| {
-        let one = scope.spawn(|| first.act(act));
-        while !one.is_finished() && !wire.is_held() {
-            thread::yield_now();
-        }
-        let passed = other_wire.passed();
-        let other = scope.spawn(|| second.act(other_act));
-        while !other.is_finished() && other_wire.passed() == passed {
-            thread::yield_now();
-        }
-        wire.set(Course::Pass);
-        (one.join().expect("no panic"), other.join().expect("no panic"))
-    })
 }

@@ -3,7 +3,7 @@
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt, BufReader, BufWriter, copy};
@@ -44,20 +44,17 @@ pub(super) struct Wire {
 
 struct Line {
     course: watch::Sender<Course>,
-    edits: &'static [Edit],
-    edited: AtomicU64,
-    /// How many messages it has passed on to the database.
-    passed: AtomicU64,
+    edit: Edit,
+    edited: AtomicBool,
 }
 
 impl Wire {
-    pub(super) fn to(database: SocketAddr, edits: &'static [Edit]) -> Self {
+    pub(super) fn to(database: SocketAddr, edit: Edit) -> Self {
         let listener = WIRES.block_on(TcpListener::bind((Ipv4Addr::LOCALHOST, 0)));
         let listener = listener.expect("a free port");
         let address = listener.local_addr().expect("bound");
-        let (edited, passed) = (AtomicU64::new(0), AtomicU64::new(0));
-        let course = watch::Sender::new(Course::Pass);
-        let line = Arc::new(Line { course, edits, edited, passed });
+        let (course, edited) = (watch::Sender::new(Course::Pass), AtomicBool::new(false));
+        let line = Arc::new(Line { course, edit, edited });
         let shared = Arc::clone(&line);
         let task = WIRES.spawn(async move {
             let mut carried = tokio::task::JoinSet::new();
@@ -79,13 +76,9 @@ impl Wire {
         *self.line.course.borrow() == Course::Held
     }
 
-    pub(super) fn passed(&self) -> u64 {
-        self.line.passed.load(Ordering::Relaxed)
-    }
-
     /// Returns whether it has changed a statement.
     pub(super) fn has_edited(&self) -> bool {
-        self.line.edited.load(Ordering::Relaxed) > 0
+        self.line.edited.load(Ordering::Relaxed)
     }
 }
 
@@ -148,22 +141,20 @@ impl Line {
             if from.buffer().is_empty() {
                 to.flush().await?;
             }
-            self.passed.fetch_add(1, Ordering::Relaxed);
             head = 5;
         }
     }
 
     fn edit(&self, message: &mut Vec<u8>) {
-        for (sql, other) in self.edits {
-            let Some(at) = find(message, sql) else { continue };
-            message.splice(at..at + sql.len(), other.bytes());
-            let length = u32::try_from(message.len() - 1).expect("a short message");
-            message[1..5].copy_from_slice(&length.to_be_bytes());
-            self.edited.fetch_add(1, Ordering::Relaxed);
-        }
+        let (sql, other) = self.edit;
+        let Some(at) = find(message, sql).filter(|_| !sql.is_empty()) else { return };
+        message.splice(at..at + sql.len(), other.bytes());
+        let length = u32::try_from(message.len() - 1).expect("a short message");
+        message[1..5].copy_from_slice(&length.to_be_bytes());
+        self.edited.store(true, Ordering::Relaxed);
     }
 }
 
 fn find(bytes: &[u8], text: &str) -> Option<usize> {
-    bytes.windows(text.len()).position(|part| part == text.as_bytes())
+    bytes.windows(text.len().max(1)).position(|part| part == text.as_bytes())
 }
