@@ -24,6 +24,7 @@ use super::{
     AccountLimit, Cause, Clock, Deadlines, PurchaseId, Reason, Reservation, ReserveError,
     Settlement, SlotId, Unavailable, name,
 };
+use crate::clock;
 use crate::metrics::{Histogram, SharedLedgerMetrics};
 use crate::sync::{FastMap, lock, pause};
 
@@ -51,6 +52,7 @@ pub(super) struct StoreInner {
     pub(super) latest_rate_limit: Arc<Mutex<Option<AccountLimit>>>,
     /// Only of a ledger that servers share.
     pub(super) shared: Option<SharedLedger>,
+    pub(super) since_boot: fn() -> Duration,
     /// Until when purchases that are recorded as sent may be sent, in time since boot.
     pub(super) sends: Mutex<FastMap<PurchaseId, Duration>>,
 }
@@ -116,7 +118,7 @@ impl Store {
     pub fn unusable(reason: impl Into<Reason>) -> Self {
         let gate = CommandGate::default();
         gate.close(Unavailable(reason.into()));
-        let clock: Clock = Arc::new(crate::clock::wall);
+        let clock: Clock = Arc::new(clock::wall);
         let inner = StoreInner::new(Path::new(""), clock, Executor::Closed, gate);
         *lock(&inner.name) = "broken".into();
         Self::new(inner)
@@ -353,6 +355,7 @@ impl StoreInner {
             credit_used: AtomicBool::new(false),
             latest_rate_limit: Arc::default(),
             shared: None,
+            since_boot: clock::since_boot,
             sends: Mutex::default(),
         }
     }

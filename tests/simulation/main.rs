@@ -12,9 +12,6 @@ mod disk;
 mod gateway;
 mod guarantees;
 mod model_ledger;
-#[path = "../support/moment.rs"]
-#[expect(dead_code, reason = "tests of the stores use the rest")]
-mod moment;
 mod postgres;
 mod process;
 mod run;

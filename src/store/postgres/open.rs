@@ -1,7 +1,7 @@
 //! Opens a ledger in a database that servers share.
 
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use tokio::sync::oneshot;
 
@@ -9,12 +9,13 @@ use super::clock::LedgerClock;
 use super::engine::PostgresEngine;
 use super::session::PostgresSession;
 use super::target::PostgresTarget;
+use crate::clock::simulated_since_boot;
 use crate::metrics::SharedLedgerMetrics;
 use crate::store::handle::{Executor, SharedLedger, StoreInner};
 use crate::store::sqlite::spawn;
 use crate::store::tables::Ledger;
 use crate::store::writer::{CommandGate, CommandReceiver, ReportReader, Writer};
-use crate::store::{Clock, MoneyKind, OpenError, Reason, Store, StoreCapacity};
+use crate::store::{Clock, OpenError, Reason, Store, StoreCapacity};
 
 impl Store {
     /// Connects, and makes or migrates the tables.
@@ -28,56 +29,87 @@ impl Store {
         target: PostgresTarget,
         clock: Option<Clock>,
     ) -> Result<Self, OpenError> {
-        Self::connect(target, clock).await.map_err(OpenError::Unusable)
+        Self::start(Parts::new(target, clock)).await.map_err(OpenError::Unusable)
     }
 
-    async fn connect(target: PostgresTarget, clock: Option<Clock>) -> Result<Self, Reason> {
-        let (path, deadlines) = (Path::new(""), target.deadlines);
-        let gate = CommandGate::opened();
-        let metrics = SharedLedgerMetrics::default();
+    /// Runs each operation on the caller's thread, which must not be a runtime's, for a simulation: its
+    /// time since boot is that of the runtime that the caller has entered.
+    #[doc(hidden)]
+    pub fn open_database_inline(target: PostgresTarget, clock: Clock) -> Result<Self, OpenError> {
+        let parts = Parts::new(target, Some(clock));
+        let writer = parts.connect().map_err(OpenError::Unusable)?;
+        let mut inner = parts.inner(Executor::Inline(Box::new(Mutex::new(writer))));
+        inner.since_boot = simulated_since_boot;
+        Ok(Self::new(inner))
+    }
+
+    async fn start(parts: Parts) -> Result<Self, Reason> {
         let commands = CommandReceiver::default();
         let queue = commands.queue();
-        let clock = Arc::new(LedgerClock::new(clock));
         let (send, opened) = oneshot::channel();
-        let name = Arc::default();
-        let reports = ReportReader::start(PostgresSession::new(target.clone())?)?;
+        let reports = ReportReader::start(PostgresSession::new(parts.target.clone())?)?;
         let work = {
-            let (clock, gate, name) = (Arc::clone(&clock), gate.clone(), Arc::clone(&name));
-            let metrics = metrics.clone();
-            move || {
-                let money = target.money;
-                let shared = (&gate, &metrics);
-                let ledger = PostgresEngine::open(target, clock, name, shared).and_then(|engine| {
-                    let mut ledger = Ledger::new(Box::new(engine), StoreCapacity::default());
-                    ledger.metrics = metrics.clone();
-                    start(&ledger, money)?;
-                    Ok(ledger)
-                });
-                match ledger {
-                    Ok(ledger) => {
-                        if send.send(Ok(())).is_ok() {
-                            Writer::new(ledger, &gate).run(&commands);
-                        }
+            let parts = parts.clone();
+            move || match parts.connect() {
+                Ok(writer) => {
+                    if send.send(Ok(())).is_ok() {
+                        writer.run(&commands);
                     }
-                    Err(reason) => drop(send.send(Err(reason))),
                 }
+                Err(reason) => drop(send.send(Err(reason))),
             }
         };
-        let executor = Executor::Thread { queue, thread: spawn(path, work)? };
-        let mut inner = StoreInner::new(path, Arc::new(move || clock.now()), executor, gate);
-        inner.name = name;
+        let executor = Executor::Thread { queue, thread: spawn(Path::new(""), work)? };
+        let mut inner = parts.inner(executor);
         inner.report_reader = Some(reports);
-        inner.shared = Some(SharedLedger { deadlines, metrics });
         let store = Self::new(inner);
         opened.await.unwrap_or_else(|_| Err("the ledger's thread has ended".into()))?;
         Ok(store)
     }
 }
 
-/// Binds the ledger to its kind of money. Purchases that run may be those of other servers.
-fn start(ledger: &Ledger, money: MoneyKind) -> Result<(), Reason> {
-    ledger.begin(true)?;
-    ledger.ensure_money_kind(money)?;
-    ledger.commit()?;
-    Ok(())
+/// What the writer and the handle share.
+#[derive(Clone)]
+struct Parts {
+    target: PostgresTarget,
+    clock: Arc<LedgerClock>,
+    gate: CommandGate,
+    metrics: SharedLedgerMetrics,
+    name: Arc<Mutex<Arc<str>>>,
+}
+
+impl Parts {
+    fn new(target: PostgresTarget, clock: Option<Clock>) -> Self {
+        Self {
+            target,
+            clock: Arc::new(LedgerClock::new(clock)),
+            gate: CommandGate::opened(),
+            metrics: SharedLedgerMetrics::default(),
+            name: Arc::default(),
+        }
+    }
+
+    fn connect(&self) -> Result<Writer, Reason> {
+        let Self { target, clock, gate, metrics, name } = self.clone();
+        let money = target.money;
+        let engine = PostgresEngine::open(target, clock, name, (&gate, &metrics))?;
+        let mut ledger = Ledger::new(Box::new(engine), StoreCapacity::default());
+        ledger.metrics = metrics;
+        // Purchases that run may be those of other servers.
+        ledger.begin(true)?;
+        ledger.ensure_money_kind(money)?;
+        // It may have ended what other servers left.
+        ledger.write_counters()?;
+        ledger.commit()?;
+        Ok(Writer::new(ledger, &gate))
+    }
+
+    fn inner(self, executor: Executor) -> StoreInner {
+        let Self { target, clock, gate, metrics, name } = self;
+        let clock = Arc::new(move || clock.now());
+        let mut inner = StoreInner::new(Path::new(""), clock, executor, gate);
+        inner.name = name;
+        inner.shared = Some(SharedLedger { deadlines: target.deadlines, metrics });
+        inner
+    }
 }

@@ -39,7 +39,8 @@ impl Ledger {
             "SELECT {ENDED} FROM purchases WHERE ended_at IS NULL AND deadline < ? ORDER BY deadline LIMIT 100"
         );
         self.end_those(&overdue, [nanos(now)])?;
-        slots::end_overdue(self, deadlines.sent)
+        // A slot may be taken long before its purchase is recorded as sent.
+        slots::end_overdue(self, deadlines.held + deadlines.sent)
     }
 
     /// Ends running purchases: unsent ones are released, sent ones become unknown.

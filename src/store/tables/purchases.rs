@@ -12,7 +12,6 @@ use super::column::{self, nanos};
 use super::ledger::{Ledger, Purchase};
 use super::spent::Scope;
 use super::{jobs, outbox, slots};
-use crate::clock::since_boot;
 use crate::contract::money::Usd;
 use crate::store::engine::{Result, Sql, params};
 use crate::store::model::SYNC_THRESHOLD;
@@ -78,7 +77,8 @@ impl Store {
         let durability = if is_expensive { Durability::Synced } else { Durability::Buffered };
         self.check_capacity()?;
         // Nothing of it is copied but numbers and references.
-        let (reservation, began, id) = (reservation.clone(), since_boot(), reservation.id);
+        let (reservation, began, id) =
+            (reservation.clone(), (self.inner.since_boot)(), reservation.id);
         let reserve = move |ledger: &Ledger| ledger.reserve(&reservation, send);
         let held = self.perform(durability, reserve).await?;
         if matches!(held, Ok(_) | Err(ReserveError::InsufficientCredit)) {
@@ -90,10 +90,11 @@ impl Store {
         held
     }
 
-    /// Notes until when a purchase that was recorded as sent may be sent. `began` is when that was asked.
+    /// Notes until when a purchase that was recorded as sent may be sent: half of its time is left for the
+    /// way to the gateway. `began` is when that was asked.
     fn note_sent(&self, id: PurchaseId, began: Duration) {
         if let Some(shared) = &self.inner.shared {
-            lock(&self.inner.sends).insert(id, began.saturating_add(shared.deadlines.sent));
+            lock(&self.inner.sends).insert(id, began.saturating_add(shared.deadlines.sent / 2));
         }
     }
 
@@ -107,7 +108,9 @@ impl Store {
     /// before the first byte: in a ledger that servers share, another one ends what is overdue.
     pub fn may_send(&self, id: PurchaseId) -> bool {
         !self.is_shared()
-            || lock(&self.inner.sends).get(&id).is_some_and(|until| since_boot() < *until)
+            || lock(&self.inner.sends)
+                .get(&id)
+                .is_some_and(|until| (self.inner.since_boot)() < *until)
     }
 
     /// Returns whether credit was used, or was missing, since the last call.
@@ -172,7 +175,7 @@ impl Store {
                 _ => Ok(()),
             }
         };
-        let began = since_boot();
+        let began = (self.inner.since_boot)();
         self.run(StoreOp::MarkSent(id), Durability::OfPurchase(id), mark).await?;
         self.note_sent(id, began);
         Ok(())

@@ -1,16 +1,21 @@
 //! The guarantees of the fleet, checked after every step. Each message begins with what it is about.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use tollgate::contract::money::Usd;
 use tollgate::store::{PurchaseId, Settlement};
 
 use super::ledger::Row;
+use super::process::Done;
 use super::run::Run;
+
+/// How often a process looks for what is overdue.
+const SWEEP: Duration = Duration::from_secs(1);
 
 pub(super) fn look(run: &Run<'_>) -> Result<(), String> {
     let rows = run.ledger.purchases();
-    nothing_belongs_to_the_dead(&rows)?;
+    nothing_is_overdue(run, &rows)?;
     money_adds_up(run, &rows)?;
     what_was_recorded_stays(run, &rows)?;
     no_key_is_charged_twice(run)?;
@@ -26,20 +31,40 @@ pub(super) fn look(run: &Run<'_>) -> Result<(), String> {
     }
 }
 
-/// At the first byte, the ledger counts the purchase as sent by a living instance.
+/// At the first byte, the ledger counts the purchase as sent, and no other process may end it.
 pub(super) fn may_be_sent(run: &Run<'_>, id: PurchaseId) -> Result<(), String> {
-    match run.ledger.purchases().iter().find(|row| row.id == id) {
-        Some(row) if row.state == "sent" && !row.is_owner_dead => Ok(()),
-        Some(row) => Err(format!("lease: {id} is sent, and the ledger has it as {}", row.state)),
-        None => Err(format!("lease: {id} is sent, and not in the ledger")),
+    let (state, until) = (run.ledger.state(id), run.wishes[&id].until);
+    if state == "sent" && run.now < until {
+        return Ok(());
+    }
+    Err(format!("sent: {id} is sent, and the ledger has it as {state} until {until:?}"))
+}
+
+/// What a process was told is what the ledger has.
+pub(super) fn answer_is_true(run: &Run<'_>, done: &Done) -> Result<(), String> {
+    let (id, expected) = match done {
+        Done::Reserved(id, Ok(held)) => (id, if held.is_sent { "sent" } else { "held" }),
+        Done::Reserved(id, Err(_)) => (id, "missing"),
+        Done::Marked(id, true) if run.now <= run.wishes[id].until => (id, "sent"),
+        Done::Marked(id, true) => return Err(format!("late: {id} was held for too long")),
+        Done::Granted(_) | Done::Marked(_, false) | Done::Settled(..) => return Ok(()),
+    };
+    match run.ledger.state(*id) {
+        state if state == expected => Ok(()),
+        state => Err(format!("answer: {id} is {state} after {done:?}")),
     }
 }
 
-/// A burial ends all that an instance has left, and nothing begins under its number any more.
-fn nothing_belongs_to_the_dead(rows: &[Row]) -> Result<(), String> {
-    let is_open = |row: &&Row| matches!(&*row.state, "held" | "sent");
-    match rows.iter().filter(is_open).find(|row| row.is_owner_dead) {
-        Some(row) => Err(format!("dead: {} is {} and its instance has ended", row.id, row.state)),
+/// A process that reaches the ledger ends what others have left.
+fn nothing_is_overdue(run: &Run<'_>, rows: &[Row]) -> Result<(), String> {
+    if !run.processes.iter().any(|process| process.reached == run.now) {
+        return Ok(());
+    }
+    let is_overdue = |row: &&Row| {
+        matches!(&*row.state, "held" | "sent") && run.wishes[&row.id].until + SWEEP < run.now
+    };
+    match rows.iter().find(is_overdue) {
+        Some(row) => Err(format!("overdue: {} is {}", row.id, row.state)),
         None => Ok(()),
     }
 }
@@ -72,7 +97,7 @@ fn money_adds_up(run: &Run<'_>, rows: &[Row]) -> Result<(), String> {
     Err(format!("money: charged {charged}, by the gateway {by_gateway}, at most {at_most}"))
 }
 
-/// What a process has seen of the gateway is in the ledger, whoever has declared it dead meanwhile.
+/// What a process has seen of the gateway is in the ledger, also if others had ended the purchase.
 fn what_was_recorded_stays(run: &Run<'_>, rows: &[Row]) -> Result<(), String> {
     for row in rows {
         let is_kept = match run.recorded.get(&row.id) {

@@ -69,7 +69,7 @@ impl Gateway {
         let arrives =
             now + if dice.chance(85) { dice.millis(0, 800) } else { dice.millis(1_000, 9_000) };
         let replied = arrives
-            + if dice.chance(75) { dice.millis(50, 4_000) } else { dice.millis(15_000, 45_000) };
+            + if dice.chance(90) { dice.millis(50, 3_000) } else { dice.millis(15_000, 45_000) };
         self.flights.push(Flight { id, arrives, replied, charge, fate });
     }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tollgate::contract::money::Usd;
 use tollgate::store::{
-    Budgets, DedupeKey, Period, PurchaseId, Reservation, ReserveError, Service, Settlement,
+    Budgets, DedupeKey, Held, Period, PurchaseId, Reservation, ReserveError, Service, Settlement,
     SlotRate, SpendLimit,
 };
 use uuid::Uuid;
@@ -14,17 +14,18 @@ use uuid::Uuid;
 use super::checks;
 use super::gateway::Gateway;
 use super::ledger::Ledger;
-use super::process::{Act, Done, Phase, Process};
-use super::wire::{Course, Edit};
+use super::process::{Act, DEADLINES, Done, Phase, Process};
+use super::wire::{Course, Edit, Wire};
+use crate::cluster::Cluster;
 use crate::dice::Dice;
 use crate::tally::Tally;
 
 /// 2025-11-20, noon.
 const START: Duration = Duration::from_secs(1_763_640_000);
-/// Less than a lease, so that every beat is on time.
+/// How often a process that has nothing to do asks its ledger.
 const BEAT: Duration = Duration::from_secs(2);
 /// By then, nothing of the dead is open.
-const CLEARED: Duration = Duration::from_secs(40);
+const CLEARED: Duration = Duration::from_secs(45);
 const MAX_ROUNDS: u32 = 400;
 
 /// What a run does differently, so that a check has to fail.
@@ -32,22 +33,33 @@ pub(super) struct Mutation {
     pub(super) name: &'static str,
     /// How the message of that check begins.
     pub(super) breaks: &'static str,
-    /// The first seed that shows it, unless the database decides otherwise.
+    /// The first seed that shows it.
     pub(super) seed: u64,
-    pub(super) edits: &'static [Edit],
+    pub(super) edit: Edit,
     /// Each process reads a clock of its own instead of the database's.
     pub(super) deviates: bool,
     /// The clock of a process stands still while the process does.
     pub(super) loses_time: bool,
+    /// A process does not ask whether it may still send.
+    pub(super) is_rash: bool,
 }
 
-pub(super) const NONE: Mutation =
-    Mutation { name: "none", breaks: "", seed: 0, edits: &[], deviates: false, loses_time: false };
+pub(super) const NONE: Mutation = Mutation {
+    name: "none",
+    breaks: "",
+    seed: 0,
+    edit: ("", ""),
+    deviates: false,
+    loses_time: false,
+    is_rash: false,
+};
 
 /// What a purchase is meant to be.
 pub(super) struct Wish {
     pub(super) key: u64,
     pub(super) price: Usd,
+    /// From then on, any process may end it.
+    pub(super) until: Duration,
 }
 
 pub(super) struct Outcome {
@@ -70,7 +82,7 @@ pub(super) struct Run<'a> {
     mutation: &'a Mutation,
     pub(super) setup: Setup,
     pub(super) now: Duration,
-    processes: Vec<Process>,
+    pub(super) processes: Vec<Process>,
     started: usize,
     seed: u64,
     pub(super) gateway: Gateway,
@@ -87,7 +99,6 @@ pub(super) struct Run<'a> {
 enum Step {
     Buy,
     Line,
-    TakeTurns,
     Rush,
     Moment,
     Seconds,
@@ -102,12 +113,11 @@ enum Step {
 
 const STEPS: &[(u64, Step)] = &[
     (24, Step::Buy),
-    (46, Step::Line),
-    (5, Step::TakeTurns),
+    (50, Step::Line),
     (12, Step::Rush),
     (14, Step::Moment),
     (8, Step::Seconds),
-    (5, Step::Pause),
+    (8, Step::Pause),
     (2, Step::Crash),
     (1, Step::Stop),
     (6, Step::Start),
@@ -120,10 +130,10 @@ pub(super) fn run(seed: u64, ledger: &Ledger, mutation: &Mutation) -> Outcome {
     let mut dice = Dice::new(seed);
     let setup = Setup {
         limit: dice.index(3) + 2,
-        period: dice.millis(4_000, 12_000),
-        budget: dice.chance(50).then(|| Usd::mills(6 * dice.between(2, 6))),
+        period: dice.millis(3_000, 8_000),
+        budget: dice.chance(40).then(|| Usd::mills(6 * dice.between(2, 8))),
         processes: dice.pick(&[1, 2, 3, 3]),
-        keys: dice.pick(&[3, 8, 30]),
+        keys: dice.pick(&[3, 20, 100]),
     };
     ledger.clear();
     ledger.set_time(START);
@@ -145,7 +155,7 @@ pub(super) fn run(seed: u64, ledger: &Ledger, mutation: &Mutation) -> Outcome {
     };
     let broken = run.live().and_then(|()| run.heal()).err();
     while !run.processes.is_empty() {
-        run.end(0, Process::crash);
+        run.end(0, false);
     }
     let Run { tally, trace, .. } = run;
     Outcome { tally, trace, broken }
@@ -176,33 +186,25 @@ impl Run<'_> {
         match step {
             Step::Buy => {
                 let act = self.buy();
-                self.act(at, act);
+                self.act(at, act)?;
             }
             Step::Line => self.line(at, false)?,
-            Step::TakeTurns => self.act(at, Act::TakeTurns(self.rate())),
-            Step::Rush => self.rush(&awake),
-            Step::Moment => {
-                self.pass_between(20, 1_500);
-                self.go_on()?;
-            }
-            Step::Seconds => {
-                self.pass_between(2_000, 9_000);
-                self.go_on()?;
-            }
+            Step::Rush => self.rush(&awake)?,
+            Step::Moment => self.pass_between(20, 1_500)?,
+            Step::Seconds => self.pass_between(2_000, 9_000)?,
             Step::Pause => {
                 let pause = Duration::from_secs(self.dice.pick(&[5, 12, 18, 25, 40]));
                 self.note(at, "pauses", || format!("{pause:?}"));
                 self.processes[at].paused_until = Some(self.now + pause);
             }
-            Step::Crash => self.end(at, Process::crash),
-            Step::Stop => self.end(at, Process::stop),
+            Step::Crash => self.end(at, false),
+            Step::Stop => self.end(at, true),
             Step::Start if self.processes.len() < self.setup.processes => self.start(),
             Step::Start => {}
             Step::Cut => {
                 let cut = self.dice.millis(1_000, 25_000);
                 self.note(at, "loses its database", || format!("{cut:?}"));
                 self.processes[at].cut_until = Some(self.now + cut);
-                self.processes[at].is_disturbed = true;
                 self.processes[at].wire.set(Course::Down);
             }
             Step::LoseAnswer => self.lose(at, "loses an answer", Course::CutAfterCommit),
@@ -220,25 +222,26 @@ impl Run<'_> {
 
     fn start(&mut self) {
         self.started += 1;
-        let deviation = if self.mutation.deviates { self.started as i64 * 9 } else { 0 };
-        let (database, edits) = (self.ledger.database(), self.mutation.edits);
-        self.processes.push(Process::start(self.started, database, self.now, edits, deviation));
+        let ahead = if self.mutation.deviates { 9 * self.started as u64 } else { 0 };
+        let clock = self.ledger.clock(Duration::from_secs(ahead));
+        let wire = Wire::to(Cluster::shared().address(), self.mutation.edit);
+        let database = self.ledger.database();
+        self.processes.push(Process::start(self.started, database, wire, (self.now, clock)));
         self.note(self.processes.len() - 1, "starts", String::new);
     }
 
     /// Ends a process. What it had heard is lost with it, unless it stops while it is connected.
-    fn end(&mut self, at: usize, end: fn(Process)) {
-        let is_stop = std::ptr::fn_addr_eq(end, Process::stop as fn(Process));
+    fn end(&mut self, at: usize, is_stop: bool) {
         self.note(at, if is_stop { "stops" } else { "crashes" }, String::new);
         let process = self.processes.remove(at);
         if process.wire.has_edited() {
             self.tally.add("edits");
         }
         let number = process.number;
-        if !is_stop || process.cut_until.is_some() || process.is_disturbed {
+        if !is_stop || process.cut_until.is_some() {
             self.heard.retain(|(other, ..)| *other != number);
         }
-        end(process);
+        if is_stop { process.stop() } else { process.crash() }
     }
 
     fn rate(&self) -> SlotRate {
@@ -248,7 +251,8 @@ impl Run<'_> {
     fn buy(&mut self) -> Act {
         let number = self.wishes.len() as u64;
         let id = PurchaseId(Uuid::from_u64_pair(self.seed, number + 1));
-        let wish = Wish { key: self.dice.below(self.setup.keys), price: Usd::mills(6) };
+        let (key, until) = (self.dice.below(self.setup.keys), self.now + DEADLINES.held);
+        let wish = Wish { key, price: Usd::mills(6), until };
         let limit = |budget| SpendLimit::of(Period::Day, budget);
         let total = self.setup.budget.map(limit).unwrap_or_default();
         let mut key = [0; 32];
@@ -274,8 +278,7 @@ impl Run<'_> {
     /// Takes a purchase of this process one line further.
     fn line(&mut self, at: usize, is_patient: bool) -> Result<(), String> {
         let Some(act) = self.next_act(at, is_patient)? else { return Ok(()) };
-        self.act(at, act);
-        Ok(())
+        self.act(at, act)
     }
 
     /// Returns what a purchase of this process does next, if the store is needed for it.
@@ -292,10 +295,9 @@ impl Run<'_> {
             Phase::Held | Phase::Ready if is_gone => {
                 self.note(at, "gives up a purchase", || purchase.id.to_string());
                 let done = self.processes[at].release(purchase.id);
-                self.done(at, done);
-                Ok(None)
+                self.done(at, done).map(|()| None)
             }
-            Phase::Held => Ok(Some(Act::TakeTurns(self.rate()))),
+            Phase::Held => Ok(Some(Act::TakeSlot(purchase.id, self.rate()))),
             Phase::Ready => Ok(Some(Act::Mark(purchase.id))),
             Phase::Marked => self.write(at, purchase.id).map(|()| None),
             Phase::Written => {
@@ -307,11 +309,10 @@ impl Run<'_> {
 
     /// Writes the first byte, if the store still lets the process do so.
     fn write(&mut self, at: usize, id: PurchaseId) -> Result<(), String> {
-        if !self.processes[at].may_send(id) {
+        if !self.processes[at].may_send(id) && !self.mutation.is_rash {
             self.note(at, "may not send", || id.to_string());
             let done = self.processes[at].release(id);
-            self.done(at, done);
-            return Ok(());
+            return self.done(at, done);
         }
         self.note(at, "sends", || id.to_string());
         checks::may_be_sent(self, id)?;
@@ -320,67 +321,93 @@ impl Run<'_> {
         Ok(())
     }
 
-    fn act(&mut self, at: usize, act: Act) {
+    fn act(&mut self, at: usize, act: Act) -> Result<(), String> {
         let done = self.processes[at].act(act);
-        self.done(at, done);
+        self.done(at, done)
     }
 
-    /// Has several processes ask at once. The database decides who comes first.
-    fn rush(&mut self, awake: &[usize]) {
-        let mut acts: BTreeMap<usize, Act> = BTreeMap::new();
-        let all_buy = self.dice.chance(30);
-        for at in awake {
-            let act = match self.dice.below(3) {
-                _ if all_buy => Some(self.buy()),
-                0 => Some(self.buy()),
-                1 => Some(Act::TakeTurns(self.rate())),
-                _ => self.next_act(*at, true).ok().flatten(),
-            };
-            acts.extend(act.map(|act| (*at, act)));
+    /// Has two processes ask at once: the first one's COMMIT is held until the second one waits for it.
+    fn rush(&mut self, awake: &[usize]) -> Result<(), String> {
+        let first = self.dice.index(awake.len());
+        let second = (first + 1) % awake.len();
+        let pair = [awake[first], awake[second]];
+        let mut acts = Vec::new();
+        for at in pair {
+            let act =
+                if self.dice.chance(65) { Some(self.buy()) } else { self.next_act(at, true)? };
+            acts.extend(act);
         }
-        let done: Vec<_> = thread::scope(|scope| {
-            let mut started = Vec::new();
-            for (at, process) in self.processes.iter_mut().enumerate() {
-                let Some(act) = acts.remove(&at) else { continue };
-                started.push(scope.spawn(move || (at, process.act(act))));
-            }
-            started.into_iter().map(|one| one.join().expect("no panic")).collect()
-        });
-        for (at, done) in done {
-            self.done(at, done);
-        }
+        let (Ok([act, other_act]), Ok([one, other])) =
+            (<[Act; 2]>::try_from(acts), self.processes.get_disjoint_mut(pair))
+        else {
+            return Ok(());
+        };
+        let ledger = self.ledger;
+        let (done, other_done) = if one.cut_until.or(other.cut_until).is_some() {
+            (one.act(act), other.act(other_act))
+        } else {
+            let wire = one.wire.clone();
+            wire.set(Course::HoldCommit);
+            thread::scope(|scope| {
+                let one = scope.spawn(|| one.act(act));
+                while !one.is_finished() && !wire.is_held() {
+                    thread::yield_now();
+                }
+                let other = scope.spawn(|| other.act(other_act));
+                while !other.is_finished() && !ledger.is_waited_for() {
+                    thread::yield_now();
+                }
+                wire.set(Course::Pass);
+                (one.join().expect("no panic"), other.join().expect("no panic"))
+            })
+        };
+        self.note(pair[0], "is first", String::new);
+        self.done(pair[0], done)?;
+        self.done(pair[1], other_done)
     }
 
-    fn done(&mut self, at: usize, done: Done) {
+    fn done(&mut self, at: usize, done: Done) -> Result<(), String> {
         let what = match &done {
-            Done::Reserved(Ok(held)) if held.is_sent => "holds and takes a slot",
-            Done::Reserved(Ok(_)) => "holds",
-            Done::Reserved(Err(ReserveError::Duplicate(_))) => "finds a duplicate",
-            Done::Reserved(Err(ReserveError::OverBudget(_))) => "is over the budget",
-            Done::Reserved(Err(_)) => "cannot hold",
-            Done::Granted(0) => "gets no slot",
-            Done::Granted(_) => "gets slots",
-            Done::Marked(true) => "marks as sent",
-            Done::Marked(false) => "cannot mark as sent",
+            Done::Reserved(_, Ok(held)) if held.is_sent => "holds and takes a slot",
+            Done::Reserved(_, Ok(_)) => "holds",
+            Done::Reserved(_, Err(ReserveError::Duplicate(_))) => "finds a duplicate",
+            Done::Reserved(_, Err(ReserveError::OverBudget(_))) => "is over the budget",
+            Done::Reserved(_, Err(_)) => "cannot hold",
+            Done::Granted(false) => "gets no slot",
+            Done::Granted(true) => "gets a slot",
+            Done::Marked(_, true) => "marks as sent",
+            Done::Marked(_, false) => "cannot mark as sent",
             Done::Settled(_, Settlement::Charged { .. }, true) => "records a charge",
             Done::Settled(_, Settlement::Released, true) => "records a release",
             Done::Settled(_, Settlement::Unknown, true) => "records an unknown outcome",
             Done::Settled(.., false) => "records an end later",
         };
-        self.note(at, what, || format!("{done:?}"));
-        if let Done::Settled(id, settlement, is_recorded) = done {
-            if is_recorded {
-                self.recorded.insert(id, settlement);
-            } else {
-                let number = self.processes[at].number;
-                self.heard.push((number, id, settlement));
+        let more = if let Done::Reserved(id, Err(ReserveError::Unavailable(_))) = &done {
+            // The reason has the number of a port.
+            id.to_string()
+        } else {
+            format!("{done:?}")
+        };
+        self.note(at, what, || more);
+        checks::answer_is_true(self, &done)?;
+        match done {
+            Done::Settled(id, settlement, true) => drop(self.recorded.insert(id, settlement)),
+            Done::Settled(id, settlement, false) => {
+                self.heard.push((self.processes[at].number, id, settlement));
             }
+            Done::Marked(id, true) | Done::Reserved(id, Ok(Held { is_sent: true, .. })) => {
+                let wish = self.wishes.get_mut(&id).expect("it was wished for");
+                wish.until = self.now + DEADLINES.sent;
+            }
+            Done::Reserved(..) | Done::Granted(_) | Done::Marked(..) => {}
         }
+        Ok(())
     }
 
-    fn pass_between(&mut self, from: u64, to: u64) {
+    fn pass_between(&mut self, from: u64, to: u64) -> Result<(), String> {
         let time = self.dice.millis(from, to);
         self.pass(time);
+        self.go_on()
     }
 
     /// Has processes go on where they stopped, before they learn anything.
@@ -392,7 +419,7 @@ impl Run<'_> {
             for _ in 0..self.dice.between(1, 2) {
                 if self.dice.chance(60) {
                     let act = self.buy();
-                    self.act(at, act);
+                    self.act(at, act)?;
                 } else {
                     self.line(at, false)?;
                 }
@@ -439,7 +466,6 @@ impl Run<'_> {
         for process in &mut self.processes {
             process.paused_until = process.paused_until.map(|_| self.now);
             process.cut_until = Some(self.now);
-            process.is_disturbed = true;
         }
         if self.processes.is_empty() {
             self.start();
@@ -462,11 +488,8 @@ impl Run<'_> {
         self.recorded.extend(self.heard.drain(..).map(|(_, id, settlement)| (id, settlement)));
         checks::look(self)?;
         let open = self.ledger.open();
-        if open.purchases + open.slots > 0 {
-            return Err(format!("open: {open:?}"));
-        }
-        if open.instances != self.processes.len() {
-            return Err(format!("alive: {} processes are {open:?}", self.processes.len()));
+        if open > 0 {
+            return Err(format!("open: {open} purchases and slots"));
         }
         self.tally.add("runs");
         Ok(())

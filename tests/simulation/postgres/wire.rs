@@ -1,18 +1,19 @@
-//! A wire between a process and the database: it is cut, loses an answer, or changes the SQL that a
-//! mutation names.
+//! A wire between a process and the database: it is cut, loses an answer, holds a COMMIT back, or
+//! changes the SQL that a mutation names.
 
+use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock};
 
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, BufReader, BufWriter, copy};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::watch;
 use tokio_util::task::AbortOnDropHandle;
 
-/// The wires of all runs. Their time does not stand still.
+/// The wires of all runs.
 static WIRES: LazyLock<Runtime> = LazyLock::new(|| {
     Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("a runtime")
 });
@@ -24,117 +25,136 @@ pub(super) enum Course {
     CutBeforeCommit,
     /// The next COMMIT is passed on, and its answer is lost.
     CutAfterCommit,
+    /// The next COMMIT waits.
+    HoldCommit,
+    Held,
     Down,
 }
 
-/// SQL, and what the wire puts in its place. Both are equally long, as the protocol counts bytes.
+/// SQL, and what the wire puts in its place.
 pub(super) type Edit = (&'static str, &'static str);
 
-/// Ends with its process.
+/// Ends with the last clone.
+#[derive(Clone)]
 pub(super) struct Wire {
     pub(super) address: SocketAddr,
-    course: Arc<watch::Sender<Course>>,
-    has_edited: Arc<AtomicBool>,
-    _task: AbortOnDropHandle<()>,
+    line: Arc<Line>,
+    _task: Arc<AbortOnDropHandle<()>>,
+}
+
+struct Line {
+    course: watch::Sender<Course>,
+    edit: Edit,
+    edited: AtomicBool,
 }
 
 impl Wire {
-    pub(super) fn to(database: SocketAddr, edits: &'static [Edit]) -> Self {
+    pub(super) fn to(database: SocketAddr, edit: Edit) -> Self {
         let listener = WIRES.block_on(TcpListener::bind((Ipv4Addr::LOCALHOST, 0)));
         let listener = listener.expect("a free port");
         let address = listener.local_addr().expect("bound");
-        let course = Arc::new(watch::Sender::new(Course::Pass));
-        let shared = Arc::clone(&course);
-        let edited = Arc::new(AtomicBool::new(false));
-        let noted = Arc::clone(&edited);
+        let (course, edited) = (watch::Sender::new(Course::Pass), AtomicBool::new(false));
+        let line = Arc::new(Line { course, edit, edited });
+        let shared = Arc::clone(&line);
         let task = WIRES.spawn(async move {
             let mut carried = tokio::task::JoinSet::new();
             loop {
                 let (client, _) = listener.accept().await.expect("a connection");
-                let (course, edited) = (Arc::clone(&shared), Arc::clone(&noted));
-                carried.spawn(carry(client, database, course, edits, edited));
+                let line = Arc::clone(&shared);
+                carried.spawn(async move { line.carry(client, database).await.ok() });
                 while carried.try_join_next().is_some() {}
             }
         });
-        Self { address, course, has_edited: edited, _task: AbortOnDropHandle::new(task) }
+        Self { address, line, _task: Arc::new(AbortOnDropHandle::new(task)) }
     }
 
     pub(super) fn set(&self, course: Course) {
-        self.course.send_replace(course);
+        self.line.course.send_replace(course);
+    }
+
+    pub(super) fn is_held(&self) -> bool {
+        *self.line.course.borrow() == Course::Held
     }
 
     /// Returns whether it has changed a statement.
     pub(super) fn has_edited(&self) -> bool {
-        self.has_edited.load(Ordering::Relaxed)
+        self.line.edited.load(Ordering::Relaxed)
     }
 }
 
-async fn carry(
-    client: TcpStream,
-    database: SocketAddr,
-    course: Arc<watch::Sender<Course>>,
-    edits: &'static [Edit],
-    edited: Arc<AtomicBool>,
-) {
-    if *course.borrow() == Course::Down {
-        return;
-    }
-    let server = TcpStream::connect(database).await.expect("the database listens");
-    client.set_nodelay(true).and_then(|()| server.set_nodelay(true)).expect("TCP");
-    let ((from_client, to_client), (from_server, to_server)) =
-        (client.into_split(), server.into_split());
-    let mut changes = course.subscribe();
-    tokio::select! {
-        () = ask(from_client, to_server, &course, edits, &edited) => {}
-        () = answer(from_server, to_client) => {}
-        _ = changes.wait_for(|course| *course == Course::Down) => {}
-    }
-}
-
-/// Carries what the process sends, until it is cut.
-async fn ask(
-    mut from: OwnedReadHalf,
-    mut to: OwnedWriteHalf,
-    course: &watch::Sender<Course>,
-    edits: &[Edit],
-    edited: &AtomicBool,
-) {
-    let mut bytes = vec![0; 1 << 16];
-    while let Ok(length @ 1..) = from.read(&mut bytes).await {
-        let read = &mut bytes[..length];
-        for (sql, other) in edits {
-            assert_eq!(sql.len(), other.len(), "{sql}");
-            while let Some(at) = find(read, sql) {
-                read[at..at + sql.len()].copy_from_slice(other.as_bytes());
-                edited.store(true, Ordering::Relaxed);
-            }
+impl Line {
+    async fn carry(&self, client: TcpStream, database: SocketAddr) -> io::Result<()> {
+        let mut changes = self.course.subscribe();
+        if *changes.borrow_and_update() == Course::Down {
+            return Ok(());
         }
-        let is_cut =
-            |course: &Course| matches!(course, Course::CutBeforeCommit | Course::CutAfterCommit);
-        let commit = find(read, "COMMIT").filter(|_| is_cut(&course.borrow()));
-        let Some(commit) = commit else {
-            if to.write_all(read).await.is_err() {
-                return;
-            }
-            continue;
-        };
-        let was = course.send_replace(Course::Pass);
-        let passed = if was == Course::CutAfterCommit { length } else { commit };
-        // The server reads what was written before the end of it.
-        to.write_all(&read[..passed]).await.ok();
-        return;
-    }
-}
-
-async fn answer(mut from: OwnedReadHalf, mut to: OwnedWriteHalf) {
-    let mut bytes = vec![0; 1 << 16];
-    while let Ok(length @ 1..) = from.read(&mut bytes).await {
-        if to.write_all(&bytes[..length]).await.is_err() {
-            return;
+        let server = TcpStream::connect(database).await?;
+        client.set_nodelay(true)?;
+        server.set_nodelay(true)?;
+        let ((from_client, mut to_client), (mut from_server, to_server)) =
+            (client.into_split(), server.into_split());
+        tokio::select! {
+            asked = self.ask(from_client, to_server) => asked,
+            answered = copy(&mut from_server, &mut to_client) => answered.map(drop),
+            _ = changes.wait_for(|course| *course == Course::Down) => Ok(()),
         }
+    }
+
+    /// Carries what the process sends, until it is cut.
+    async fn ask(&self, from: OwnedReadHalf, to: OwnedWriteHalf) -> io::Result<()> {
+        let (mut from, mut to) = (BufReader::new(from), BufWriter::new(to));
+        // The first message has no type.
+        let mut head = 4;
+        loop {
+            let mut message = vec![0; head];
+            from.read_exact(&mut message).await?;
+            let length = u32::from_be_bytes(message[head - 4..].try_into().expect("four bytes"));
+            message.resize(head - 4 + length as usize, 0);
+            from.read_exact(&mut message[head..]).await?;
+            self.edit(&mut message);
+            let is_commit = find(&message, "COMMIT").is_some();
+            let course = *self.course.borrow();
+            match course {
+                Course::Down => return Ok(()),
+                Course::CutBeforeCommit if is_commit => {
+                    self.course.send_replace(Course::Pass);
+                    return Ok(());
+                }
+                Course::CutAfterCommit if is_commit => {
+                    self.course.send_replace(Course::Pass);
+                    to.write_all(&message).await?;
+                    // The server reads what was written before the end of it.
+                    return to.flush().await;
+                }
+                Course::HoldCommit if is_commit => {
+                    self.course.send_replace(Course::Held);
+                    let mut changes = self.course.subscribe();
+                    changes.wait_for(|course| *course != Course::Held).await.ok();
+                }
+                Course::Pass
+                | Course::CutBeforeCommit
+                | Course::CutAfterCommit
+                | Course::HoldCommit
+                | Course::Held => {}
+            }
+            to.write_all(&message).await?;
+            if from.buffer().is_empty() {
+                to.flush().await?;
+            }
+            head = 5;
+        }
+    }
+
+    fn edit(&self, message: &mut Vec<u8>) {
+        let (sql, other) = self.edit;
+        let Some(at) = find(message, sql).filter(|_| !sql.is_empty()) else { return };
+        message.splice(at..at + sql.len(), other.bytes());
+        let length = u32::try_from(message.len() - 1).expect("a short message");
+        message[1..5].copy_from_slice(&length.to_be_bytes());
+        self.edited.store(true, Ordering::Relaxed);
     }
 }
 
 fn find(bytes: &[u8], text: &str) -> Option<usize> {
-    bytes.windows(text.len()).position(|part| part == text.as_bytes())
+    bytes.windows(text.len().max(1)).position(|part| part == text.as_bytes())
 }
