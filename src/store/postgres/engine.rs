@@ -112,7 +112,7 @@ impl PostgresEngine {
             next_renewal: Cell::default(),
         };
         engine.session.connect()?;
-        tables::prepare(&engine, may_migrate)?;
+        tables::prepare(&engine.session, may_migrate)?;
         Ok(engine)
     }
 
@@ -157,13 +157,8 @@ impl PostgresEngine {
         Ok(())
     }
 
-    pub(super) fn simple(&self, sql: &str) -> Result<Vec<tokio_postgres::SimpleQueryRow>> {
+    fn simple(&self, sql: &str) -> Result<Vec<tokio_postgres::SimpleQueryRow>> {
         self.session.simple(sql)
-    }
-
-    /// Notes whether a transaction is open.
-    pub(super) fn mark_open(&self, is_open: bool) {
-        self.is_open.set(is_open);
     }
 
     /// Locks the ledger.

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use super::engine::PostgresEngine;
-use crate::store::engine::{Sql, WriterEngine};
+use super::session::PostgresSession;
+use crate::store::engine::{Sql, StoreError};
 use crate::store::schema::{MIGRATIONS, SqlDialect, newest_version};
 use crate::store::sqlite::new_name;
 use crate::store::{Cause, Reason};
@@ -59,10 +59,10 @@ const OWN_TABLES: &str = "
 ";
 
 /// Makes or migrates the tables, or explains why they cannot be used.
-pub(super) fn prepare(engine: &PostgresEngine, may_migrate: bool) -> Result<(), Reason> {
+pub(super) fn prepare(session: &PostgresSession, may_migrate: bool) -> Result<(), Reason> {
     let mut failure = Reason::from("the tables could not be migrated");
     for _ in 0..ATTEMPTS {
-        let (schema, floor) = versions(engine)?.unwrap_or_default();
+        let (schema, floor) = versions(session)?.unwrap_or_default();
         check_floor(floor)?;
         if schema >= newest_version() {
             return Ok(());
@@ -72,11 +72,11 @@ pub(super) fn prepare(engine: &PostgresEngine, may_migrate: bool) -> Result<(), 
                 "its tables are missing or older than this tollgate: run `tollgate store migrate`";
             return Err(why.into());
         }
-        let made = engine.simple(&migration(schema));
-        engine.mark_open(made.is_err());
-        engine.roll_back().map_err(|fault| fault.unavailable().0)?;
-        if let Err(fault) = made {
+        if let Err(fault) = session.simple(&migration(schema)) {
             failure = fault.unavailable().0;
+            if !session.is_lost.get() {
+                session.simple("ROLLBACK").map_err(reason)?;
+            }
         }
     }
     Err(failure)
@@ -111,12 +111,15 @@ fn migration(schema: i64) -> String {
 }
 
 /// Returns the version of the tables and the least one that programs must know.
-fn versions(engine: &PostgresEngine) -> Result<Option<(i64, i64)>, Reason> {
-    let faulty = |fault: crate::store::engine::StoreError| fault.unavailable().0;
+fn versions(session: &PostgresSession) -> Result<Option<(i64, i64)>, Reason> {
     let find = "SELECT to_regclass('ledger') IS NOT NULL";
-    if !engine.one(find, (), |row| row.get::<bool>(0)).map_err(faulty)? {
+    if !session.one(find, (), |row| row.get::<bool>(0)).map_err(reason)? {
         return Ok(None);
     }
     let find = "SELECT schema, floor FROM ledger";
-    engine.first(find, (), |row| Ok((row.get(0)?, row.get(1)?))).map_err(faulty)
+    session.first(find, (), |row| Ok((row.get(0)?, row.get(1)?))).map_err(reason)
+}
+
+fn reason(fault: StoreError) -> Reason {
+    fault.unavailable().0
 }
