@@ -191,7 +191,7 @@ impl Hold {
         if self.context.ledger.may_send(self.purchase.id) {
             return Ok(());
         }
-        error!(purchase = %self.purchase.id, "lease on the ledger is over; purchase not sent");
+        error!(purchase = %self.purchase.id, "purchase is past its deadline; not sending it");
         Err(Abort::Unrecorded)
     }
 }

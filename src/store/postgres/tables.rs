@@ -80,7 +80,9 @@ pub(super) fn prepare(session: &PostgresSession, may_migrate: bool) -> Result<()
         }
         let made = session.simple(&migration(schema));
         if let Err(fault) = made {
-            session.simple("ROLLBACK")?;
+            if !session.is_lost.get() {
+                session.simple("ROLLBACK")?;
+            }
             failure = fault.into();
         }
     }

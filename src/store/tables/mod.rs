@@ -14,6 +14,7 @@ mod members;
 mod moved;
 mod outbox;
 mod purchases;
+mod purge;
 mod replies;
 pub(super) mod reports;
 mod servers;

@@ -13,7 +13,6 @@ use bytes::Bytes;
 use tracing::{error, warn};
 
 use super::column::nanos;
-use super::outbox;
 use crate::store::engine::{Engine, Result, Row, Sql, params};
 use crate::store::sqlite::with_suffix;
 use crate::store::writer::Durability;
@@ -55,27 +54,6 @@ impl Store {
             }
             Ok(())
         });
-    }
-
-    pub async fn purge_expired(&self) -> Result<(), Unavailable> {
-        let path = self.inner.path.clone();
-        self.query("purge_expired", move |ledger| {
-            ledger.db.ensure_own()?;
-            if !path.as_os_str().is_empty()
-                && let Err(error) = purge_unparsable(&path, ledger.now())
-            {
-                warn!(%error, "failed to delete unparsable replies");
-            }
-            if ledger.db.dialect().is_shared() {
-                let before = nanos(ledger.now().saturating_sub(UNPARSABLE_RETENTION));
-                let trim = "DELETE FROM unparsable_replies WHERE at <= ? OR id NOT IN
-                    (SELECT id FROM unparsable_replies ORDER BY at DESC LIMIT ?)";
-                ledger.db.run(trim, params![before, MAX_UNPARSABLE])?;
-            }
-            outbox::purge(&*ledger.db, ledger.now())?;
-            ledger.replies.purge_expired(&*ledger.db, ledger.now())
-        })
-        .await
     }
 }
 
@@ -157,9 +135,9 @@ impl Replies {
 }
 
 const UNPARSABLE_SUFFIX: &str = ".unread";
-const UNPARSABLE_RETENTION: Duration = Duration::from_secs(86_400);
+pub(super) const UNPARSABLE_RETENTION: Duration = Duration::from_secs(86_400);
 const MAX_UNPARSABLE_BYTES: u64 = 64 << 20;
-const MAX_UNPARSABLE: usize = 1_000;
+pub(super) const MAX_UNPARSABLE: usize = 1_000;
 
 /// Writes a reply to a file for its owner only, named after the purchase, and returns its path.
 pub(super) fn keep_unparsable(

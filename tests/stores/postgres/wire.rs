@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::runtime::{Builder, Runtime};
 use tokio::sync::watch;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,8 +26,9 @@ pub(crate) enum Course {
     Down,
 }
 
-/// The tasks of a wire end with the runtime of its test.
+/// It has a runtime of its own, because a store that is dropped blocks its test until it has signed off.
 pub(crate) struct Wire {
+    runtime: Option<Runtime>,
     pub(crate) address: SocketAddr,
     course: Arc<watch::Sender<Course>>,
     is_holding: Arc<watch::Sender<bool>>,
@@ -34,19 +36,22 @@ pub(crate) struct Wire {
 
 impl Wire {
     pub(crate) async fn to(database: SocketAddr) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build();
+        let runtime = runtime.expect("a runtime");
+        let bound = runtime.spawn(TcpListener::bind("127.0.0.1:0"));
+        let listener = bound.await.expect("it ends").expect("a free port");
         let address = listener.local_addr().expect("bound");
         let course = Arc::new(watch::Sender::new(Course::Pass));
         let is_holding = Arc::new(watch::Sender::new(false));
         let (shared, holding) = (Arc::clone(&course), Arc::clone(&is_holding));
-        tokio::spawn(async move {
+        runtime.spawn(async move {
             loop {
                 let (client, _) = listener.accept().await.expect("a connection");
                 let (course, holding) = (Arc::clone(&shared), Arc::clone(&holding));
                 tokio::spawn(carry(client, database, course, holding));
             }
         });
-        Self { address, course, is_holding }
+        Self { runtime: Some(runtime), address, course, is_holding }
     }
 
     pub(crate) fn set(&self, course: Course) {
@@ -57,6 +62,14 @@ impl Wire {
     pub(crate) async fn is_holding(&self) {
         let mut holding = self.is_holding.subscribe();
         holding.wait_for(|is_holding| *is_holding).await.expect("the wire lives");
+    }
+}
+
+impl Drop for Wire {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
     }
 }
 
