@@ -51,17 +51,12 @@ impl FairQueue {
         }
     }
 
-    /// Puts a ticket before all later ones.
+    /// Puts a ticket that was taken back in front, and gives its caller the turn back.
     pub(super) fn put_back(&mut self, caller: &Arc<str>, number: u64) {
-        if let Some((_, tickets)) = self.0.iter_mut().find(|(waiting, _)| waiting == caller) {
-            tickets.insert(tickets.partition_point(|ticket| *ticket < number), number);
-            return;
-        }
-        let is_later =
-            |tickets: &VecDeque<u64>| tickets.front().is_some_and(|first| *first > number);
-        let place = self.0.iter().position(|(_, tickets)| is_later(tickets));
-        let place = place.unwrap_or(self.0.len());
-        self.0.insert(place, (Arc::clone(caller), [number].into()));
+        let place = self.0.iter().position(|(waiting, _)| waiting == caller);
+        let mut tickets = place.and_then(|place| self.0.remove(place)).unwrap_or_default().1;
+        tickets.push_front(number);
+        self.0.push_front((Arc::clone(caller), tickets));
     }
 
     pub(super) fn remove(&mut self, caller: &Arc<str>, number: u64) -> bool {
@@ -199,6 +194,19 @@ mod tests {
         let order: Vec<_> = std::iter::from_fn(|| queue.pop()).collect();
         assert_eq!(order, [1, 4, 5, 2, 6, 3]);
         assert_eq!((queue.is_empty(), queue.len()), (true, 0));
+    }
+
+    #[test]
+    fn ticket_that_is_put_back_keeps_its_turn() {
+        let mut queue = queue(&[("a", 1), ("a", 2), ("b", 3), ("a", 4)]);
+        for turn in [(1, "a"), (3, "b"), (2, "a"), (4, "a")] {
+            for _ in 0..2 {
+                assert_eq!(queue.pop(), Some(turn.0));
+                queue.put_back(&turn.1.into(), turn.0);
+            }
+            assert_eq!(queue.pop(), Some(turn.0));
+        }
+        assert!(queue.is_empty());
     }
 
     #[test]

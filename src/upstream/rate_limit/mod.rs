@@ -42,8 +42,6 @@ pub struct RateLimit {
     /// Held by the only patient waiter that sets a timer, so that one wakes instead of all.
     clock_watch: tokio::sync::Mutex<()>,
     log: Store,
-    /// Held by the request that asks the ledger for a slot which servers share.
-    asking: tokio::sync::Mutex<()>,
     shutdown: CancellationToken,
 }
 
@@ -58,6 +56,9 @@ struct State {
     reported: Option<RequestLimit>,
     /// The account has changed, so the limit in the log does not apply.
     is_other_account: bool,
+    /// A request asks the ledger for a slot which servers share. Until it is answered, no other is granted
+    /// one: it may have to go back to its place.
+    is_asking: bool,
 }
 
 /// The limit is, in this order: the one of the settings, the one reported last, an assumed one.
@@ -75,7 +76,6 @@ impl RateLimit {
             changed: Notify::new(),
             clock_watch: tokio::sync::Mutex::default(),
             log,
-            asking: tokio::sync::Mutex::default(),
             shutdown,
         })
     }
@@ -202,6 +202,7 @@ impl RateLimit {
                 () = self.shutdown.cancelled() => return Err(Error::Draining),
             }
             let mut slot = Slot::new(self);
+            let _asking = Asking(self);
             tokio::select! {
                 biased;
                 taken = self.take(&mut slot, give_up) => if taken? {
@@ -218,14 +219,8 @@ impl RateLimit {
     /// Records a slot in the ledger. Returns whether it was free there: if servers share the ledger, they
     /// may have taken all. Then nothing is granted here until one comes free.
     async fn take(&self, slot: &mut Slot, give_up: Option<Instant>) -> Result<bool, Error> {
-        let is_shared = self.log.is_shared();
-        // One request asks for the next slot, so that they go in turn.
-        let _turn = if is_shared { Some(self.asking.lock().await) } else { None };
-        if self.update(|state, now| state.scheduler.is_paused(now)) {
-            return Ok(false);
-        }
         let asked = self.log.take_free_slot(slot.record());
-        let answer = match give_up.filter(|_| is_shared) {
+        let answer = match give_up.filter(|_| self.log.is_shared()) {
             None => asked.await,
             Some(give_up) => match timeout_at(give_up, asked).await {
                 Ok(answer) => answer,
@@ -326,10 +321,15 @@ impl RateLimit {
         // Read under the lock, so that times reach the scheduler in order.
         let now = clock::now();
         let changed = change(&mut state, now);
-        while let Some(granted) = state.scheduler.grant(now) {
+        while !state.is_asking
+            && let Some(granted) = state.scheduler.grant(now)
+        {
             match state.waiters.remove(&granted) {
                 // A waiter that is leaving returns the slot itself.
-                Some(granted) => _ = granted.send(()),
+                Some(granted) => {
+                    state.is_asking = self.log.is_shared();
+                    granted.send(()).ok();
+                }
                 None => state.scheduler.return_unused(),
             }
         }
@@ -376,11 +376,23 @@ impl Drop for Waiter {
             let was_granted = state.waiters.remove(&self.ticket.number).is_none() && !waited;
             if was_granted {
                 state.scheduler.return_unused();
+                state.is_asking = false;
             }
             was_granted
         });
         if was_granted {
             self.limit.changed.notify_waiters();
+        }
+    }
+}
+
+/// A request that was granted a slot here, and asks the ledger for it.
+struct Asking<'a>(&'a RateLimit);
+
+impl Drop for Asking<'_> {
+    fn drop(&mut self) {
+        if self.0.log.is_shared() {
+            self.0.update(|state, _| state.is_asking = false);
         }
     }
 }
