@@ -50,7 +50,10 @@ struct Locked {
     batch: String,
     name: Arc<str>,
     cluster: String,
+    /// The database's clock.
     now: i64,
+    /// The transaction's time; a test has its own.
+    time: Duration,
     /// Whether the database has the last transaction that this process knows.
     has_known: bool,
     asked: Duration,
@@ -176,22 +179,19 @@ impl PostgresEngine {
         let cell = |row: usize, column| rows.get(row).and_then(|row| row.get(column));
         let number = |row, column| cell(row, column).and_then(|text| text.parse::<i64>().ok());
         let read = || {
+            let now = number(1, 0)?;
             Some(Locked {
                 version: number(0, 0)?,
                 batch: cell(0, 1)?.to_owned(),
                 name: cell(0, 2)?.into(),
                 cluster: cell(0, 3)?.to_owned(),
-                now: number(1, 0)?,
+                now,
+                time: self.clock.read(now, asked),
                 has_known: known.is_empty() || number(2, 0)? > 0,
                 asked,
             })
         };
-        let locked: Result<_> =
-            read().ok_or_else(|| Unavailable("the table `ledger` is empty".into()).into());
-        if let Ok(Locked { now, .. }) = &locked {
-            self.clock.note(*now);
-        }
-        locked
+        read().ok_or_else(|| Unavailable("the table `ledger` is empty".into()).into())
     }
 
     /// Compares the database cluster with the one that the ledger was in. A restored backup, or a replica
@@ -377,8 +377,9 @@ impl WriterEngine for PostgresEngine {
         let locked = self.notice_loss(locked)?;
         *lock(&self.name) = Arc::clone(&locked.name);
         let has_changed = self.is_renamed.get() || *self.known_batch.borrow() != locked.batch;
+        let now = locked.time;
         *self.locked.borrow_mut() = locked;
-        Ok(Begun { has_changed, now: self.clock.now(), has_jumped })
+        Ok(Begun { has_changed, now, has_jumped })
     }
 
     fn commit(&self, _: Option<i64>) -> Result<bool> {
