@@ -39,3 +39,18 @@ impl LedgerClock {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn time_between_answers_is_not_too_early_after_a_slow_answer() {
+        const SLOW: Duration = Duration::from_secs(1);
+        let clock = LedgerClock::new(None);
+        let database = Duration::from_secs(1_000_000);
+        let asked = since_boot().saturating_sub(SLOW);
+        assert_eq!(clock.read(nanos(database), asked), database);
+        assert!(clock.now() >= database + SLOW);
+    }
+}

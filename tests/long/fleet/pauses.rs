@@ -32,7 +32,8 @@ fn stand_still(point: Point, pause: u64) {
     wait_for_clock(&trial.fleet.database, pause);
     process.signal(Signal::SIGCONT);
     let answer = client.answer();
-    let told = format!("{point:?}, {pause} s: {} {}", answer.status, answer.text());
+    let said = process.printed();
+    let told = format!("{point:?}, {pause} s: {} {}\n{said}", answer.status, answer.text());
     // It may have stopped waiting for the gateway's answer before it read it.
     let is_given_up = answer.status == 424;
     let may_give_up = point.traffic == Traffic::Purchase && pause > CHAT_TIMEOUT;
