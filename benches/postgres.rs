@@ -1,6 +1,7 @@
 //! Measures a purchase on a shared ledger: `cargo bench --bench postgres`.
 //!
-//! Each server is a process of its own. The database is on the disk, and syncs each commit.
+//! Each server is a process of its own. The database is on the disk, and syncs each commit. A relay delays the
+//! database's answers in the last rows, as a network does.
 #![expect(clippy::print_stdout, reason = "it prints what it measured")]
 
 #[path = "../tests/support/postgres.rs"]
@@ -8,18 +9,16 @@
 mod postgres;
 
 use std::env;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
-use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::mpsc;
+use std::thread;
 use std::time::Duration;
 
-use tokio::sync::oneshot;
 use tollgate::clock;
 use tollgate::contract::money::{Period, SpendLimit, Usd};
-use tollgate::store::postgres::{
-    Fleet, InstanceKind, PostgresTarget, SlotPriority, SlotRequest, connect,
-};
+use tollgate::store::postgres::{InstanceKind, PostgresTarget, connect};
 use tollgate::store::{
     AccountStatus, Budgets, DedupeKey, DuplicateCheck, KeptReply, MoneyKind, PurchaseId,
     Reservation, Service, Settlement, SlotId, SlotLimit, SlotRate, Store, WantedSlot,
@@ -33,6 +32,8 @@ const PRICE: Usd = Usd::mills(6);
 const SECONDS: Duration = Duration::from_secs(8);
 const RATE: SlotRate = SlotRate { requests: 1_000_000, period: Duration::from_secs(1) };
 const LIMIT: SlotLimit = SlotLimit { fixed: Some(RATE), assumed: RATE };
+/// Of each answer of the database.
+const DELAY: Duration = Duration::from_millis(5);
 
 fn main() -> Outcome {
     let arguments: Vec<_> = env::args().collect();
@@ -42,15 +43,60 @@ fn main() -> Outcome {
         return serve(url, at_once.parse()?);
     }
     println!(
-        "{:<8} {:>7} {:>12} {:>24} {:>24}",
-        "servers", "at once", "purchases/s", "hold: p50, p99 (µs)", "all: p50, p99 (µs)"
+        "{:<8} {:>7} {:>8} {:>12} {:>24} {:>24}",
+        "servers", "at once", "delay", "purchases/s", "hold: p50, p99 (µs)", "all: p50, p99 (µs)"
     );
     let cluster = Cluster::start_on_disk();
-    for servers in [1, 3] {
-        measure_commits(&cluster.database().url())?;
-        for at_once in [1, 16, 64, 256] {
-            let database = cluster.database();
-            run(&database.url(), servers, at_once)?;
+    let near = cluster.address();
+    let far = delayed(near)?;
+    for (servers, address, all) in [
+        (1, near, &[1, 16, 64, 256][..]),
+        (3, near, &[1, 16, 64, 256]),
+        (1, far, &[1, 16]),
+        (3, far, &[16]),
+    ] {
+        measure_commits(&cluster.database().url_at(address))?;
+        for at_once in all {
+            let delay = if address == far { DELAY } else { Duration::ZERO };
+            run(&cluster.database().url_at(address), (servers, *at_once), delay)?;
+        }
+    }
+    Ok(())
+}
+
+/// Returns an address at which the database answers later.
+fn delayed(database: SocketAddr) -> Outcome<SocketAddr> {
+    let listener = TcpListener::bind("127.0.0.1:0")?;
+    let address = listener.local_addr()?;
+    thread::spawn(move || {
+        for client in listener.incoming().map_while(Result::ok) {
+            thread::spawn(move || carry(client, database));
+        }
+    });
+    Ok(address)
+}
+
+fn carry(client: TcpStream, database: SocketAddr) -> std::io::Result<()> {
+    let server = TcpStream::connect(database)?;
+    client.set_nodelay(true)?;
+    server.set_nodelay(true)?;
+    let (mut from, mut to) = (client.try_clone()?, server.try_clone()?);
+    thread::spawn(move || std::io::copy(&mut from, &mut to));
+    let (send, answers) = mpsc::channel::<(clock::Instant, Vec<u8>)>();
+    let (mut from, mut to) = (server, client);
+    thread::spawn(move || {
+        for (due, bytes) in answers {
+            while let left @ 1.. = due.saturating_duration_since(clock::now()).as_micros() {
+                thread::park_timeout(Duration::from_micros(u64::try_from(left).unwrap_or(0)));
+            }
+            to.write_all(&bytes)?;
+        }
+        to.shutdown(std::net::Shutdown::Both)
+    });
+    let mut bytes = [0; 1 << 16];
+    while let length @ 1.. = from.read(&mut bytes)? {
+        if send.send((clock::now() + DELAY, bytes[..length].to_vec())).is_err() {
+            break;
         }
     }
     Ok(())
@@ -78,7 +124,7 @@ fn measure_commits(url: &str) -> Outcome {
     })?;
     let per_second = times.len() as u64 / SECONDS.as_secs();
     let shown = percentiles(&mut times);
-    println!("{:<8} {:>7} {per_second:>12} {:>24} {shown:>24}", "none", 1, "two COMMITs");
+    println!("{:<8} {:>7} {:>8} {per_second:>12} {:>24} {shown:>24}", "none", 1, "", "two COMMITs");
     Ok(())
 }
 
@@ -90,7 +136,7 @@ fn percentiles(times: &mut [u64]) -> String {
 }
 
 /// Runs so many servers, which share what is bought at once.
-fn run(url: &str, servers: usize, at_once: usize) -> Outcome {
+fn run(url: &str, (servers, at_once): (usize, usize), delay: Duration) -> Outcome {
     let program = env::current_exe()?;
     let mut children = Vec::new();
     for number in 0..servers {
@@ -112,7 +158,8 @@ fn run(url: &str, servers: usize, at_once: usize) -> Outcome {
     }
     let per_second = totals.len() as u64 / SECONDS.as_secs();
     let (holds, totals) = (percentiles(&mut holds), percentiles(&mut totals));
-    println!("{servers:<8} {at_once:>7} {per_second:>12} {holds:>24} {totals:>24}");
+    let delay = format!("{} ms", delay.as_millis());
+    println!("{servers:<8} {at_once:>7} {delay:>8} {per_second:>12} {holds:>24} {totals:>24}");
     Ok(())
 }
 
@@ -139,18 +186,13 @@ fn serve(url: &str, at_once: usize) -> Outcome {
         let store = Store::open_postgres(target.with_instance_name("bench".to_owned())).await?;
         println!("ready");
         std::io::stdin().read_line(&mut String::new())?;
-        let turns = Rc::new(Turns {
-            fleet: store.fleet().ok_or("not shared")?,
-            waiting: Default::default(),
-            courier: Default::default(),
-        });
         let end = clock::now() + SECONDS;
         let tasks = (0..at_once).map(|_| {
-            let (store, turns) = (store.clone(), Rc::clone(&turns));
+            let store = store.clone();
             async move {
                 let mut times = Vec::new();
                 while clock::now() < end {
-                    times.push(buy(&store, &turns).await?);
+                    times.push(buy(&store).await?);
                 }
                 Ok::<_, Box<dyn std::error::Error>>(times)
             }
@@ -165,45 +207,8 @@ fn serve(url: &str, at_once: usize) -> Outcome {
     })
 }
 
-/// One request asks for the slots of all that wait, as in a server.
-struct Turns {
-    fleet: Fleet,
-    waiting: std::cell::RefCell<Vec<(SlotRequest, oneshot::Sender<()>)>>,
-    courier: tokio::sync::Mutex<()>,
-}
-
-impl Turns {
-    async fn wait(&self, slot: SlotId) -> Outcome {
-        let (grant, mut granted) = oneshot::channel();
-        let (priority, caller) = (SlotPriority::Purchase, Arc::from("192.0.2.7"));
-        let request = SlotRequest { slot, priority, caller, is_retry: false };
-        self.waiting.borrow_mut().push((request, grant));
-        let _courier = tokio::select! {
-            biased;
-            _ = &mut granted => return Ok(()),
-            courier = self.courier.lock() => courier,
-        };
-        while granted.try_recv().is_err() {
-            let requests: Vec<_> =
-                self.waiting.borrow().iter().map(|(request, _)| request.clone()).collect();
-            let turn = self.fleet.take_turns(&requests, LIMIT).await?;
-            let mut waiting = self.waiting.borrow_mut();
-            let (taken, left) = std::mem::take(&mut *waiting)
-                .into_iter()
-                .partition(|(request, _)| turn.granted.contains(&request.slot));
-            *waiting = left;
-            drop(waiting);
-            let taken: Vec<(SlotRequest, oneshot::Sender<()>)> = taken;
-            for (_, grant) in taken {
-                grant.send(()).ok();
-            }
-        }
-        Ok(())
-    }
-}
-
 /// Returns how long the hold took, and all that a purchase waits for in the ledger.
-async fn buy(ledger: &Store, turns: &Turns) -> Outcome<(Duration, Duration)> {
+async fn buy(ledger: &Store) -> Outcome<(Duration, Duration)> {
     let id = PurchaseId::generate();
     let mut fingerprint = [0; 32];
     fingerprint[..16].copy_from_slice(id.0.as_bytes());
@@ -235,8 +240,7 @@ async fn buy(ledger: &Store, turns: &Turns) -> Outcome<(Duration, Duration)> {
     let held = ledger.reserve_and_send(&reservation, wanted, AccountStatus::Confirmed).await?;
     let hold = begun.elapsed();
     if !held.is_sent {
-        turns.wait(slot).await?;
-        ledger.mark_sent(id, AccountStatus::Confirmed).await?;
+        return Err("no slot was free".into());
     }
     ledger.slot_replied(slot);
     let reply = KeptReply { status: 200, is_json: true, body: vec![b'x'; 2_000].into() };

@@ -33,8 +33,6 @@ pub enum Cause {
     Moved,
     /// The database does not answer, and may again.
     Unreachable,
-    /// Other instances have ended this one, which joins again.
-    DeclaredDead,
     Other,
 }
 
@@ -51,7 +49,6 @@ impl Cause {
             Self::Replaced => "ledger_replaced",
             Self::Moved => "ledger_moved",
             Self::Unreachable => "ledger_unreachable",
-            Self::DeclaredDead => "declared_dead",
             Self::Other => "ledger_unusable",
         }
     }
@@ -73,10 +70,6 @@ impl Cause {
             }
             Self::Moved => "the ledger was moved to another store: change store.url (see the log)",
             Self::Unreachable => "the ledger's database does not answer: sales resume when it does",
-            Self::DeclaredDead => {
-                "other servers have ended this one, because its heartbeats were missing: it joins again \
-                 (see the log)"
-            }
             Self::Other => "the ledger is unusable: see the log",
         }
     }

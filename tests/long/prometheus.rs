@@ -135,8 +135,9 @@ fn prometheus_gets_data_for_every_rule_and_panel() {
     let certified = Gate::binary_over(Transport::Tls, &upstream, "").metrics();
     for name in names(&expressions) {
         let is_shown = !prometheus.query(&gate, &name).is_empty();
-        let is_elsewhere =
-            [&shared, &certified].iter().any(|text| text.contains(&format!("\n{name} ")));
+        let is_elsewhere = [&shared, &certified]
+            .iter()
+            .any(|text| [' ', '{'].iter().any(|next| text.contains(&format!("\n{name}{next}"))));
         assert!(is_shown || is_elsewhere, "the rules ask for {name}");
     }
     until_within(3 * PATIENCE, "every rule was evaluated", || {

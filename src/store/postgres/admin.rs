@@ -1,21 +1,28 @@
 //! What operators do with a shared ledger while no server of theirs has it open.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::PostgresTarget;
 use super::engine::PostgresEngine;
 use super::servers::{self, InstanceRecord};
 use super::session::PostgresSession;
-use crate::clock;
 use crate::store::Reason;
 use crate::store::engine::{Engine, Result, Sql};
 use crate::store::tables::find_other_issuer;
+
+/// The clock of this machine may be wrong.
+const NOW: &str = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint * 1000";
 
 /// Returns the processes that share the ledger, oldest first.
 pub async fn list_instances(target: &PostgresTarget) -> Result<Vec<InstanceRecord>, Reason> {
     let missing = "there are no tables: start a server, or run `tollgate store migrate`";
     let list = |db: &dyn Engine| {
-        if has_tables(db)? { Ok(Some(servers::list(db, clock::wall())?)) } else { Ok(None) }
+        if !has_tables(db)? {
+            return Ok(None);
+        }
+        let now = Duration::from_nanos(db.one(NOW, (), |row| row.get(0))?);
+        Ok(Some(servers::list(db, now)?))
     };
     read(target, list).await?.ok_or_else(|| missing.into())
 }

@@ -148,6 +148,8 @@ fn cause_of(code: &SqlState) -> Cause {
         | &SqlState::INVALID_AUTHORIZATION_SPECIFICATION
         | &SqlState::INSUFFICIENT_PRIVILEGE => Cause::Permission,
         &SqlState::TOO_MANY_CONNECTIONS => Cause::Unreachable,
+        // It ends the connection.
+        &SqlState::IDLE_IN_TRANSACTION_SESSION_TIMEOUT => Cause::Unreachable,
         // The server is starting, stopping or failing over; or a connection broke.
         code if code.code().starts_with("57P") || code.code().starts_with("08") => {
             Cause::Unreachable
@@ -179,6 +181,7 @@ mod tests {
             ("28P01", Cause::Permission),
             ("42501", Cause::Permission),
             ("53300", Cause::Unreachable),
+            ("25P03", Cause::Unreachable),
             ("57P03", Cause::Unreachable),
             ("57P01", Cause::Unreachable),
             ("08006", Cause::Unreachable),

@@ -52,7 +52,10 @@ struct Locked {
     batch: String,
     name: Arc<str>,
     cluster: String,
+    /// The database's clock.
     now: i64,
+    /// The transaction's time; a test has its own.
+    time: Duration,
     /// Whether the database has the last transaction that this process knows.
     has_known: bool,
     asked: Duration,
@@ -172,20 +175,20 @@ impl PostgresEngine {
         let cell = |row: usize, column| rows.get(row).and_then(|row| row.get(column));
         let number = |row, column| cell(row, column).and_then(|text| text.parse::<i64>().ok());
         let read = || {
+            let now = number(1, 0)?;
             Some(Locked {
                 version: number(0, 0)?,
                 batch: cell(0, 1)?.to_owned(),
                 name: cell(0, 2)?.into(),
                 cluster: cell(0, 3)?.to_owned(),
-                now: number(1, 0)?,
+                now,
+                time: self.clock.read(now, asked),
                 has_known: known.is_empty() || number(2, 0)? > 0,
                 asked,
             })
         };
         tables::check_floor(number(0, 4).unwrap_or_default()).map_err(Unavailable)?;
-        let locked = read().ok_or_else(|| Unavailable("the table `ledger` is empty".into()))?;
-        self.clock.note(locked.now);
-        Ok(locked)
+        read().ok_or_else(|| Unavailable("the table `ledger` is empty".into()).into())
     }
 
     /// Compares the database cluster with the one that the ledger was in. A restored backup, or a replica
@@ -374,8 +377,9 @@ impl WriterEngine for PostgresEngine {
         if has_changed && !self.session.target.reads_only {
             ensure_not_moved(self)?;
         }
+        let now = locked.time;
         *self.locked.borrow_mut() = locked;
-        Ok(Begun { has_changed, now: self.clock.now(), has_jumped })
+        Ok(Begun { has_changed, now, has_jumped })
     }
 
     fn commit(&self, _: Option<i64>) -> Result<bool> {

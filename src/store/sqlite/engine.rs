@@ -89,7 +89,6 @@ impl From<rusqlite::Error> for StoreError {
             | Cause::Replaced
             | Cause::Moved
             | Cause::Unreachable
-            | Cause::DeclaredDead
             | Cause::Other => Self::Transient(Unavailable(reason)),
         }
     }

@@ -400,7 +400,11 @@ impl Ledger {
         let Some(purchase) = found else {
             if *settlement != Settlement::Released {
                 self.metrics.charges_of_lost.inc();
-                error!(purchase = %id, "ledger lost a purchase that was sent; no budget counts it");
+                let cost = match settlement {
+                    Settlement::Charged { cost, .. } => Some(cost.to_string()),
+                    Settlement::Released | Settlement::Unknown => None,
+                };
+                error!(purchase = %id, cost, "ledger lost a purchase that was sent; no budget counts it");
             }
             return Ok(());
         };

@@ -3,7 +3,7 @@
 //! Slots that are taken together come free together. So polls are spread evenly over the period, and
 //! use only slots that purchases are not expected to need.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -38,72 +38,61 @@ impl RequestLimit {
 
 /// One FIFO queue per caller; the callers take turns.
 #[derive(Debug, Default)]
-pub(super) struct FairQueue {
-    callers: VecDeque<(Arc<str>, VecDeque<u64>)>,
-    /// Tickets that were served in vain, by the order in which they were.
-    returned: BTreeMap<u64, u64>,
-}
+pub(super) struct FairQueue(VecDeque<(Arc<str>, VecDeque<u64>)>);
 
 impl FairQueue {
     /// Adds a ticket at the end, or in front if `is_retry`.
     pub(super) fn push(&mut self, caller: &Arc<str>, number: u64, is_retry: bool) {
-        match (self.callers.iter_mut().find(|(waiting, _)| waiting == caller), is_retry) {
+        match (self.0.iter_mut().find(|(waiting, _)| waiting == caller), is_retry) {
             (Some((_, tickets)), true) => tickets.push_front(number),
             (Some((_, tickets)), false) => tickets.push_back(number),
-            (None, true) => self.callers.push_front((Arc::clone(caller), [number].into())),
-            (None, false) => self.callers.push_back((Arc::clone(caller), [number].into())),
+            (None, true) => self.0.push_front((Arc::clone(caller), [number].into())),
+            (None, false) => self.0.push_back((Arc::clone(caller), [number].into())),
         }
     }
 
-    /// Takes back a ticket that was served in vain. It is served before all that were not served before it.
-    pub(super) fn put_back(&mut self, number: u64, order: u64) {
-        self.returned.insert(order, number);
+    /// Puts a ticket that was taken back in front, and gives its caller the turn back.
+    pub(super) fn put_back(&mut self, caller: &Arc<str>, number: u64) {
+        let place = self.0.iter().position(|(waiting, _)| waiting == caller);
+        let mut tickets = place.and_then(|place| self.0.remove(place)).unwrap_or_default().1;
+        tickets.push_front(number);
+        self.0.push_front((Arc::clone(caller), tickets));
     }
 
     pub(super) fn remove(&mut self, caller: &Arc<str>, number: u64) -> bool {
-        let returned = self.returned.len();
-        self.returned.retain(|_, ticket| *ticket != number);
-        if self.returned.len() < returned {
-            return true;
-        }
-        let mut callers = self.callers.iter_mut();
-        let Some((_, tickets)) = callers.find(|(waiting, _)| waiting == caller) else {
+        let Some((_, tickets)) = self.0.iter_mut().find(|(waiting, _)| waiting == caller) else {
             return false;
         };
         let before = tickets.len();
         tickets.retain(|ticket| *ticket != number);
         let is_removed = tickets.len() < before;
-        self.callers.retain(|(_, tickets)| !tickets.is_empty());
+        self.0.retain(|(_, tickets)| !tickets.is_empty());
         is_removed
     }
 
     /// Takes the next ticket, and moves its caller to the end.
     pub(super) fn pop(&mut self) -> Option<u64> {
-        if let Some((_, number)) = self.returned.pop_first() {
-            return Some(number);
-        }
-        let (caller, mut tickets) = self.callers.pop_front()?;
+        let (caller, mut tickets) = self.0.pop_front()?;
         let number = tickets.pop_front();
         if !tickets.is_empty() {
-            self.callers.push_back((caller, tickets));
+            self.0.push_back((caller, tickets));
         }
         number
     }
 
     /// Returns how many tickets would be served before a new one of this caller.
     pub(super) fn position(&self, caller: &str) -> usize {
-        let own = self.callers.iter().find(|(waiting, _)| **waiting == *caller);
+        let own = self.0.iter().find(|(waiting, _)| **waiting == *caller);
         let own = own.map_or(0, |(_, tickets)| tickets.len());
-        let turns = self.callers.iter().map(|(_, tickets)| tickets.len().min(own + 1));
-        self.returned.len() + turns.sum::<usize>()
+        self.0.iter().map(|(_, tickets)| tickets.len().min(own + 1)).sum()
     }
 
     pub(super) fn len(&self) -> usize {
-        self.returned.len() + self.callers.iter().map(|(_, tickets)| tickets.len()).sum::<usize>()
+        self.0.iter().map(|(_, tickets)| tickets.len()).sum()
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.callers.is_empty() && self.returned.is_empty()
+        self.0.is_empty()
     }
 }
 
@@ -208,6 +197,19 @@ mod tests {
     }
 
     #[test]
+    fn ticket_that_is_put_back_keeps_its_turn() {
+        let mut queue = queue(&[("a", 1), ("a", 2), ("b", 3), ("a", 4)]);
+        for turn in [(1, "a"), (3, "b"), (2, "a"), (4, "a")] {
+            for _ in 0..2 {
+                assert_eq!(queue.pop(), Some(turn.0));
+                queue.put_back(&turn.1.into(), turn.0);
+            }
+            assert_eq!(queue.pop(), Some(turn.0));
+        }
+        assert!(queue.is_empty());
+    }
+
+    #[test]
     fn removed_ticket_is_not_served() {
         let mut queue = queue(&[("a", 1), ("b", 2), ("b", 3), ("c", 4)]);
         assert!(queue.remove(&"a".into(), 1) && queue.remove(&"b".into(), 2));
@@ -225,20 +227,5 @@ mod tests {
         queue.push(&"b".into(), 4, true);
         let order: Vec<_> = std::iter::from_fn(|| queue.pop()).collect();
         assert_eq!(order, [3, 1, 4, 2]);
-    }
-
-    #[test]
-    fn tickets_served_in_vain_are_served_again_in_their_order() {
-        let mut queue = queue(&[("a", 1), ("a", 2), ("b", 3), ("b", 4)]);
-        assert_eq!((queue.pop(), queue.pop(), queue.pop()), (Some(1), Some(3), Some(2)));
-        queue.push(&"c".into(), 5, true);
-        // They return in any order.
-        for (number, order) in [(2, 2), (1, 0), (3, 1)] {
-            queue.put_back(number, order);
-        }
-        assert_eq!((queue.len(), queue.position("d"), queue.is_empty()), (5, 5, false));
-        assert!(queue.remove(&"b".into(), 3) && !queue.remove(&"b".into(), 3));
-        let order: Vec<_> = std::iter::from_fn(|| queue.pop()).collect();
-        assert_eq!(order, [1, 2, 5, 4]);
     }
 }

@@ -42,24 +42,23 @@ pub struct RateLimit {
     /// Held by the only patient waiter that sets a timer, so that one wakes instead of all.
     clock_watch: tokio::sync::Mutex<()>,
     log: Store,
-    /// Held by the request that asks the ledger for a slot which servers share.
-    asking: tokio::sync::Mutex<()>,
     shutdown: CancellationToken,
 }
 
 #[derive(Default)]
 struct State {
     scheduler: Scheduler,
-    /// Each is told how many grants there were before its own.
-    waiters: HashMap<u64, oneshot::Sender<u64>>,
+    waiters: HashMap<u64, oneshot::Sender<()>>,
     next_ticket: u64,
-    grants: u64,
     /// The limit of the settings, which overrides `reported`.
     fixed: Option<RequestLimit>,
     /// The limit that the gateway reported last, also in an earlier process.
     reported: Option<RequestLimit>,
     /// The account has changed, so the limit in the log does not apply.
     is_other_account: bool,
+    /// A request asks the ledger for a slot which servers share. Until it is answered, no other is granted
+    /// one: it may have to go back to its place.
+    is_asking: bool,
 }
 
 /// The limit is, in this order: the one of the settings, the one reported last, an assumed one.
@@ -77,7 +76,6 @@ impl RateLimit {
             changed: Notify::new(),
             clock_watch: tokio::sync::Mutex::default(),
             log,
-            asking: tokio::sync::Mutex::default(),
             shutdown,
         })
     }
@@ -193,20 +191,18 @@ impl RateLimit {
             }
         };
         tokio::pin!(cancelled);
-        let mut former = None;
+        let mut ticket = None;
         loop {
-            let (mut waiter, granted) = self.enqueue(attempt, is_retry, former);
-            let order = tokio::select! {
+            let (mut waiter, granted) = self.enqueue(attempt, is_retry, ticket);
+            tokio::select! {
                 biased;
-                order = granted => {
-                    waiter.has_left = true;
-                    order.unwrap_or_default()
-                }
+                _ = granted => waiter.has_left = true,
                 error = self.watch_clock(&mut waiter, give_up) => return Err(error),
                 () = &mut cancelled => return Err(Error::Aborted(Abort::Cancelled)),
                 () = self.shutdown.cancelled() => return Err(Error::Draining),
-            };
+            }
             let mut slot = Slot::new(self);
+            let _asking = Asking(self);
             tokio::select! {
                 biased;
                 taken = self.take(&mut slot, give_up) => if taken? {
@@ -216,22 +212,15 @@ impl RateLimit {
                 () = &mut cancelled => return Err(Error::Aborted(Abort::Cancelled)),
                 () = self.shutdown.cancelled() => return Err(Error::Draining),
             }
-            let order = former.map_or(order, |(_, order)| order);
-            former = Some((waiter.ticket.number, order));
+            ticket = Some(waiter.ticket.number);
         }
     }
 
     /// Records a slot in the ledger. Returns whether it was free there: if servers share the ledger, they
     /// may have taken all. Then nothing is granted here until one comes free.
     async fn take(&self, slot: &mut Slot, give_up: Option<Instant>) -> Result<bool, Error> {
-        let is_shared = self.log.is_shared();
-        // One request asks for the next slot, so that they go in turn.
-        let _turn = if is_shared { Some(self.asking.lock().await) } else { None };
-        if self.update(|state, now| state.scheduler.is_paused(now)) {
-            return Ok(false);
-        }
         let asked = self.log.take_free_slot(slot.record());
-        let answer = match give_up.filter(|_| is_shared) {
+        let answer = match give_up.filter(|_| self.log.is_shared()) {
             None => asked.await,
             Some(give_up) => match timeout_at(give_up, asked).await {
                 Ok(answer) => answer,
@@ -293,14 +282,13 @@ impl RateLimit {
         }
     }
 
-    /// Enters the queue, or goes back to the place of a `former` ticket: its number, and the order of its
-    /// first grant.
+    /// Enters the queue, or goes back to the place that a `former` ticket had.
     fn enqueue(
         self: &Arc<Self>,
         attempt: &Attempt,
         is_retry: bool,
-        former: Option<(u64, u64)>,
-    ) -> (Waiter, oneshot::Receiver<u64>) {
+        former: Option<u64>,
+    ) -> (Waiter, oneshot::Receiver<()>) {
         let (grant, granted) = oneshot::channel();
         let priority = match &attempt.request.call {
             GatewayCall::Billing => Priority::Internal,
@@ -312,10 +300,10 @@ impl RateLimit {
         };
         let caller = Arc::clone(&attempt.request.caller);
         let ticket = self.update(|state, _| {
-            let number = former.map_or(state.next_ticket, |(number, _)| number);
+            let number = former.unwrap_or(state.next_ticket);
             let ticket = Ticket { number, priority, caller };
             match former {
-                Some((_, order)) => state.scheduler.put_back(&ticket, order),
+                Some(_) => state.scheduler.put_back(&ticket),
                 None => {
                     state.next_ticket += 1;
                     state.scheduler.enqueue(&ticket, is_retry);
@@ -333,12 +321,15 @@ impl RateLimit {
         // Read under the lock, so that times reach the scheduler in order.
         let now = clock::now();
         let changed = change(&mut state, now);
-        while let Some(granted) = state.scheduler.grant(now) {
-            let order = state.grants;
-            state.grants += 1;
+        while !state.is_asking
+            && let Some(granted) = state.scheduler.grant(now)
+        {
             match state.waiters.remove(&granted) {
                 // A waiter that is leaving returns the slot itself.
-                Some(granted) => _ = granted.send(order),
+                Some(granted) => {
+                    state.is_asking = self.log.is_shared();
+                    granted.send(()).ok();
+                }
                 None => state.scheduler.return_unused(),
             }
         }
@@ -385,11 +376,23 @@ impl Drop for Waiter {
             let was_granted = state.waiters.remove(&self.ticket.number).is_none() && !waited;
             if was_granted {
                 state.scheduler.return_unused();
+                state.is_asking = false;
             }
             was_granted
         });
         if was_granted {
             self.limit.changed.notify_waiters();
+        }
+    }
+}
+
+/// A request that was granted a slot here, and asks the ledger for it.
+struct Asking<'a>(&'a RateLimit);
+
+impl Drop for Asking<'_> {
+    fn drop(&mut self) {
+        if self.0.log.is_shared() {
+            self.0.update(|state, _| state.is_asking = false);
         }
     }
 }

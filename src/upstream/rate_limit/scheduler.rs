@@ -127,10 +127,6 @@ impl Scheduler {
         self.paused_until = self.paused_until.max(Some(until));
     }
 
-    pub(super) fn is_paused(&self, now: Instant) -> bool {
-        self.paused_until.is_some_and(|until| now < until)
-    }
-
     /// Returns until when nothing is granted.
     fn blocked_until(&self) -> Option<Instant> {
         self.throttled_until.max(self.paused_until)
@@ -150,9 +146,9 @@ impl Scheduler {
         self.queue(ticket.priority).push(&ticket.caller, ticket.number, is_retry);
     }
 
-    /// Takes back a ticket that was granted a slot and did not get it. `order` is that of the grants.
-    pub(super) fn put_back(&mut self, ticket: &Ticket, order: u64) {
-        self.queue(ticket.priority).put_back(ticket.number, order);
+    /// Takes back a ticket that was granted a slot and did not get it.
+    pub(super) fn put_back(&mut self, ticket: &Ticket) {
+        self.queue(ticket.priority).put_back(&ticket.caller, ticket.number);
     }
 
     /// Returns `false` if it was granted already.

@@ -13,8 +13,8 @@ use crate::videos::{IS_READY, PROMPT, order};
 const CLIP: &[u8] = include_bytes!("../../../src/sandbox/clips/landscape.mp4");
 /// The built-in page, which servers of a fleet have no need of otherwise.
 const BUILT_IN: [(&str, &str); 1] = [("TOLLGATE_PAGE__DIR", "")];
-/// Longer than it takes the others to notice that a server has died.
-const BURIAL: Duration = Duration::from_secs(180);
+/// Longer than a dead server has claimed its videos.
+const CLAIM: Duration = Duration::from_secs(180);
 
 #[test]
 fn page_that_is_moved_to_another_server_in_the_middle_of_a_video_shows_it() {
@@ -47,7 +47,7 @@ fn page_that_is_moved_to_another_server_in_the_middle_of_a_video_shows_it() {
     balancer.redirect(fleet.servers[1].address);
     is_done.open();
     let open = "SELECT count(*) FROM jobs WHERE state = 'open'";
-    until_within(BURIAL, "the other server polls", || fleet.database.sql(open) == "0");
+    until_within(CLAIM, "the other server polls", || fleet.database.sql(open) == "0");
     page.wait_until(IS_READY);
     assert_eq!(page.times_asked(&format!("POST {origin}/api/v1/video")), 1);
     assert_eq!(upstream.charges(), [3_000_000]);

@@ -70,15 +70,15 @@ fn tables_are_made_by_the_command_if_servers_may_not() {
 fn contraction_waits_for_older_programs_and_then_refuses_them() {
     let upstream = Upstream::start(|_| Reply::chat("hi"));
     let fleet = Fleet::start(Cluster::shared(), &upstream, "", 1);
-    fleet.database.sql("UPDATE store SET floor = 1");
-    let older = "UPDATE instances SET version = version - 1 WHERE name = 'gate-0'";
+    fleet.database.sql("UPDATE ledger SET floor = 0");
+    let older = "UPDATE servers SET schema = schema - 1 WHERE name = 'gate-0'";
     fleet.database.sql(older);
-    let floor = || fleet.database.sql("SELECT floor = version FROM store");
+    let floor = || fleet.database.sql("SELECT floor = schema FROM ledger");
     let refused = fleet.run(&["store", "migrate", "--contract"]);
     assert_eq!(refused.code, Some(1), "{refused:?}");
     assert!(refused.stderr.contains("gate-0 run an older tollgate"), "{refused:?}");
     assert_eq!(floor(), "f");
-    fleet.database.sql("UPDATE instances SET version = version + 1 WHERE name = 'gate-0'");
+    fleet.database.sql("UPDATE servers SET schema = schema + 1 WHERE name = 'gate-0'");
     let done = fleet.run(&["store", "migrate", "--contract"]);
     assert_eq!((done.code, floor().as_str()), (Some(0), "t"), "{done:?}");
     assert_eq!(fleet.buy(0, "/api/v1/chat", "k", CHAT).status, 200);
@@ -122,7 +122,7 @@ fn new_secret_is_refused_while_a_server_uses_the_old_one() {
     let mut fleet = Fleet::start(Cluster::shared(), &upstream, "access.mode = \"members\"\n", 1);
     let added = fleet.run(&["member", "add", "ann"]);
     assert_eq!(added.code, Some(0), "{added:?}");
-    let recorded = || fleet.database.sql("SELECT store.secret, token FROM store, members");
+    let recorded = || fleet.database.sql("SELECT print, token FROM secret, members");
     let before = recorded();
     let rotate = ["member", "rotate", "ann", "--new-secret"];
     let refused = fleet.run_with(&rotate, &[OTHER]);

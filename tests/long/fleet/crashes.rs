@@ -1,17 +1,16 @@
 //! A server is killed at each point of a purchase.
 
-use super::relay::{Point, Side, Traffic, Verdict};
+use super::relay::{Point, Side, Step, Traffic, Verdict};
 use super::trial::{Trial, each};
 use crate::support::postgres::Cluster;
 use crate::support::process::Signal;
 
-/// Holds, and takes a slot if one is free.
-pub(super) const SELL: Traffic = Traffic::Transaction("greatest(free.slots");
-/// While another request waits, a purchase holds, takes its turn and is marked one after the other.
-pub(super) const HOLD: Traffic = Traffic::Transaction("INSERT INTO purchases");
-pub(super) const SLOT: Traffic = Traffic::Transaction("granted AS (");
-pub(super) const MARK_SENT: Traffic = Traffic::Transaction("SET state = 'sent'");
-pub(super) const SETTLE: Traffic = Traffic::Transaction("INSERT INTO replies (number");
+pub(super) const SELL: Traffic = Traffic::Transaction(Step::Sell);
+/// While no slot is free, a purchase holds, takes its slot and is marked one after the other.
+pub(super) const HOLD: Traffic = Traffic::Transaction(Step::Hold);
+pub(super) const SLOT: Traffic = Traffic::Transaction(Step::TakeSlot);
+pub(super) const MARK_SENT: Traffic = Traffic::Transaction(Step::MarkSent);
+pub(super) const SETTLE: Traffic = Traffic::Transaction(Step::Settle);
 
 pub(super) const POINTS: [Point; 12] = [
     before(SELL),

@@ -14,7 +14,7 @@ const OTHER: [(&str, &str); 1] = [(
 const COUNT: &str = "CREATE SEQUENCE secrets; CREATE SEQUENCE issuers;
     CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS
         $$ BEGIN PERFORM nextval(TG_ARGV[0]); RETURN NULL; END $$;
-    CREATE TRIGGER note AFTER UPDATE OF secret ON instances
+    CREATE TRIGGER note AFTER UPDATE OF secret ON servers
         FOR EACH STATEMENT EXECUTE FUNCTION note('secrets');
     CREATE TRIGGER note AFTER UPDATE ON members_version
         FOR EACH STATEMENT EXECUTE FUNCTION note('issuers')";

@@ -8,13 +8,13 @@ use crate::support::postgres::Cluster;
 use crate::support::reply::Latch;
 use crate::support::{CHAT, Reply, Upstream};
 
-/// Holds the price. A server prepares it for its first purchase.
-const HOLD: Traffic = Traffic::Statement("WITH t AS", "INSERT INTO purchases");
-/// Looks whether a purchase of another server has ended.
-const LOOK: Traffic = Traffic::Statement("SELECT state FROM purchases", "");
+/// Begins a transaction.
+const BEGIN: Traffic = Traffic::Statement("BEGIN; SELECT version", "");
+/// Looks whether a purchase of another server has ended. A server prepares it once.
+const LOOK: Traffic = Traffic::Statement("SELECT number, state, price_micros", "WHERE id =");
 const LOSE: &str = "DELETE FROM purchases; DELETE FROM spent";
 /// Renames the ledger, as a server does after it has noticed a loss.
-const RENAME: &str = "UPDATE store SET name = 'durable-next'";
+const RENAME: &str = "UPDATE ledger SET name = 'durable-next'";
 
 /// Adds a server behind a relay to the database.
 fn add_behind_relay(fleet: &mut Fleet<'_>) -> Relay {
@@ -46,7 +46,7 @@ fn purchase_is_refused_if_the_ledger_is_renamed_after_its_name_was_checked() {
     let mut fleet = Fleet::start(Cluster::shared(), &upstream, "", 0);
     let relay = add_behind_relay(&mut fleet);
     let old = name(&fleet);
-    relay.arm(before(HOLD));
+    relay.arm(before(BEGIN));
     let mut client = fleet.client(0);
     send(&mut client, &[("tollgate-ledger", &old)]);
     relay.wait_until_stopped();

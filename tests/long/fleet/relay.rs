@@ -18,12 +18,39 @@ pub(super) struct Point {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Traffic {
-    /// A transaction with a statement that contains this text.
-    Transaction(&'static str),
+    /// A transaction that does this for a purchase.
+    Transaction(Step),
     /// A statement that begins with this text, and contains the other.
     Statement(&'static str, &'static str),
     /// A purchase on its way to the gateway.
     Purchase,
+}
+
+/// What the ledger does for a purchase in one transaction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Step {
+    /// Holds its price and takes a slot.
+    Sell,
+    /// Holds its price only.
+    Hold,
+    /// Takes a slot only.
+    TakeSlot,
+    MarkSent,
+    Settle,
+}
+
+impl Step {
+    fn is_done_by(self, statements: &[String]) -> bool {
+        let has = |part: &str| statements.iter().any(|sql| sql.contains(part));
+        let (holds, takes_slot) = (has("INSERT INTO purchases"), has("INSERT INTO slots"));
+        match self {
+            Self::Sell => holds && takes_slot,
+            Self::Hold => holds && !takes_slot,
+            Self::TakeSlot => takes_slot && !holds,
+            Self::MarkSent => has("SET state = 'sent'"),
+            Self::Settle => has("INSERT INTO replies"),
+        }
+    }
 }
 
 impl Traffic {
@@ -329,10 +356,10 @@ impl Messages {
                 let (_portal, name) = (text(), text());
                 self.statements.extend(self.prepared.get(&name).cloned());
             }
-            b'Q' if message.starts_with(b"SELECT 1; COMMIT") => {
+            b'Q' if message.starts_with(b"UPDATE ledger SET version") => {
                 let statements = std::mem::take(&mut self.statements);
                 return shared.take_point(|traffic| match traffic {
-                    Traffic::Transaction(part) => statements.iter().any(|sql| sql.contains(part)),
+                    Traffic::Transaction(step) => step.is_done_by(&statements),
                     Traffic::Statement(..) | Traffic::Purchase => false,
                 });
             }

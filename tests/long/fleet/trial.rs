@@ -17,23 +17,26 @@ use crate::support::process::PROGRAM;
 use crate::support::{CHAT, Reply, Upstream, lock, until_within};
 
 pub(super) const SERVERS: usize = 3;
-/// A lease is 15 seconds, after which another server has to notice.
-pub(super) const BURIAL: Duration = Duration::from_secs(180);
+/// Longer than it takes others to end what a dead server has left.
+pub(super) const RECOVERY: Duration = Duration::from_secs(180);
 const CHATS: &str = "/api/v1/chat";
 /// The gateway's limit, which these tests reach.
 const LIMIT: usize = 30;
 const PERIOD: Duration = Duration::from_secs(2);
+/// Others end what a dead server has held after 35 seconds, and what it has sent after 50.
 const SETTINGS: &str = "gateway.rate_limit = { requests = 30, seconds = 2 }\n\
-                        gateway.max_wait = \"60s\"\n";
+                        gateway.max_wait = \"5s\"\n\
+                        gateway.connect_timeout = \"5s\"\n\
+                        gateway.chat_timeout = \"10s\"\n\
+                        gateway.video_timeout = \"10s\"\n";
 /// How many callers buy at a time.
 const CALLERS: usize = 3;
 
 const OPEN: &str = "SELECT (SELECT count(*) FROM purchases WHERE ended_at IS NULL)
     + (SELECT count(*) FROM slots WHERE replied IS NULL)";
-/// Has a poll of no server wait for a slot.
-const WAIT: &str = "INSERT INTO waiting (slot, owner, priority, caller, since, seen)
-    VALUES (gen_random_uuid(), 0, 3, 'nobody', 0, 9223372036854775807)";
-const WAIT_NO_MORE: &str = "DELETE FROM waiting WHERE owner = 0";
+/// Has no slot come free for a moment.
+const BLOCK: &str = "UPDATE ledger
+    SET blocked_until = (extract(epoch FROM clock_timestamp()) + 3) * 1000000000";
 const UNKNOWN: &str = "SELECT count(*) FROM purchases WHERE state = 'unknown'";
 /// What was charged, and what may have been.
 const SUMS: &str = "SELECT coalesce(sum(cost_micros) FILTER (WHERE state = 'charged'), 0),
@@ -66,12 +69,12 @@ pub(super) fn each<T: Copy + Send + Sync>(cases: &[T], run: impl Fn(T) + Sync) {
     });
 }
 
-/// Waits until this many seconds have passed by the clock that leases are judged by.
+/// Waits until this many seconds have passed by the clock that deadlines are judged by.
 pub(super) fn wait_for_clock(database: &Database<'_>, seconds: u64) {
     const NOW: &str = "extract(epoch FROM clock_timestamp())";
     let end = database.sql(&format!("SELECT {NOW} + {seconds}"));
     let ask = format!("SELECT {NOW} > {end}");
-    until_within(BURIAL, "time passes", || database.sql(&ask) == "t");
+    until_within(RECOVERY, "time passes", || database.sql(&ask) == "t");
 }
 
 /// A chat that resembles no other.
@@ -160,14 +163,12 @@ impl<'a> Trial<'a> {
             Traffic::Transaction(_) | Traffic::Statement(..) => &self.to_database[0],
             Traffic::Purchase => &self.to_gateway[0],
         };
-        let is_queued = matches!(point.traffic, HOLD | SLOT | MARK_SENT);
-        if is_queued {
-            self.fleet.database.sql(WAIT);
+        if matches!(point.traffic, HOLD | SLOT | MARK_SENT) {
+            self.fleet.database.sql(BLOCK);
         }
         relay.arm(point);
         let client = self.callers.send(key, 0);
         relay.wait_until_stopped();
-        self.fleet.database.sql(WAIT_NO_MORE);
         (client, relay)
     }
 
@@ -200,7 +201,7 @@ impl<'a> Trial<'a> {
     pub(super) fn wait_for_purchases(&self, more: usize) {
         let before = self.upstream.purchases();
         let sold = || self.upstream.purchases() >= before + more;
-        until_within(BURIAL, "the fleet sells", sold);
+        until_within(RECOVERY, "the fleet sells", sold);
     }
 
     /// Returns how often the gateway has charged for this chat.
@@ -222,7 +223,7 @@ impl<'a> Trial<'a> {
     /// the callers' addresses.
     pub(super) fn finish(&self) {
         let database = &self.fleet.database;
-        until_within(BURIAL, "nothing is open", || database.sql(OPEN) == "0");
+        until_within(RECOVERY, "nothing is open", || database.sql(OPEN) == "0");
         // Each key is answered in the same way wherever it is repeated.
         let keys = lock(&self.callers.keys).clone();
         let servers = lock(&self.callers.addresses).len();
@@ -237,13 +238,13 @@ impl<'a> Trial<'a> {
         self.fleet.assert_balanced(&self.upstream);
         for server in &self.fleet.servers {
             let printed = server.process.printed();
-            assert!(!printed.contains("rules differ") && !printed.contains("panic"), "{printed}");
+            assert!(!printed.contains("panic"), "{printed}");
         }
     }
 
     fn assert_sums(&self) {
         let database = &self.fleet.database;
-        until_within(BURIAL, "nothing is open", || database.sql(OPEN) == "0");
+        until_within(RECOVERY, "nothing is open", || database.sql(OPEN) == "0");
         let mut times = BTreeMap::new();
         for charge in self.upstream.charged() {
             *times.entry(charge.fingerprint).or_insert(0) += 1;
@@ -281,7 +282,7 @@ impl Callers {
         }
         drop(keys);
         let (mut turn, mut last) = (first, None);
-        until_within(BURIAL, "a purchase ends", || {
+        until_within(RECOVERY, "a purchase ends", || {
             let addresses = lock(&self.addresses).clone();
             last = self.try_buy(key, addresses[turn % addresses.len()]);
             turn += 1;

@@ -10,8 +10,8 @@ use crate::support::process::{PROGRAM, Signal};
 
 /// What the next version may do to the tables: it only adds to them.
 const NEWER: &str = "ALTER TABLE purchases ADD COLUMN later text;
-    ALTER TABLE instances ADD COLUMN later bigint NOT NULL DEFAULT 0;
-    CREATE TABLE later (one boolean); UPDATE store SET version = version + 1";
+    ALTER TABLE servers ADD COLUMN later bigint NOT NULL DEFAULT 0;
+    CREATE TABLE later (one boolean); UPDATE ledger SET schema = schema + 1";
 
 #[expect(clippy::disallowed_methods, reason = "the workflow names it")]
 fn last_release() -> Option<PathBuf> {
@@ -48,6 +48,6 @@ fn rolling_upgrade_under_load_loses_nothing() {
     });
     trial.finish();
     assert_eq!(trial.unknown(), "0");
-    let ended = "SELECT count(*) FROM instances WHERE ended IS NOT NULL";
+    let ended = "SELECT count(*) FROM servers WHERE ended IS NOT NULL";
     assert_eq!(trial.fleet.database.sql(ended), SERVERS.to_string());
 }
