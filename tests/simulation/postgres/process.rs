@@ -12,7 +12,7 @@ use tollgate::store::{
     Settlement, SlotId, SlotLimit, SlotRate, Store, WantedSlot,
 };
 
-use super::wire::{Course, Wire};
+use super::wire::Wire;
 use crate::cluster::Database;
 
 /// How long purchases may be open.
@@ -26,7 +26,7 @@ pub(super) struct Process {
     store: Store,
     pub(super) wire: Wire,
     /// The time that this process has seen.
-    now: Duration,
+    pub(super) now: Duration,
     /// When it has reached the ledger last.
     pub(super) reached: Duration,
     pub(super) paused_until: Option<Duration>,
@@ -131,11 +131,6 @@ impl Process {
         self.time.block_on(advance(passed));
     }
 
-    /// Its clock has not seen the time that has passed until now.
-    pub(super) fn lose_time(&mut self, now: Duration) {
-        self.now = now;
-    }
-
     /// Returns whether its store lets it write the first byte of a purchase now.
     pub(super) fn may_send(&self, id: PurchaseId) -> bool {
         self.call(async { self.store.may_send(id) })
@@ -223,13 +218,7 @@ impl Process {
         }
     }
 
-    /// Kills it between any two lines.
-    pub(super) fn crash(self) {
-        self.wire.set(Course::Down);
-        self.stop();
-    }
-
-    /// Stops it in an orderly way: it writes what is queued.
+    /// Stops it in an orderly way: it writes what is queued, if its wire lets it.
     pub(super) fn stop(self) {
         let Self { time, store, .. } = self;
         let _entered = time.enter();

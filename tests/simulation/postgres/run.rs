@@ -100,30 +100,27 @@ enum Step {
     Buy,
     Line,
     Rush,
-    Moment,
-    Seconds,
+    Pass(u64, u64),
     Pause,
-    Crash,
-    Stop,
+    End(bool),
     Start,
     Cut,
-    LoseAnswer,
-    LoseQuestion,
+    Lose(&'static str, Course),
 }
 
 const STEPS: &[(u64, Step)] = &[
     (24, Step::Buy),
     (50, Step::Line),
     (12, Step::Rush),
-    (14, Step::Moment),
-    (8, Step::Seconds),
+    (14, Step::Pass(20, 1_500)),
+    (8, Step::Pass(2_000, 9_000)),
     (8, Step::Pause),
-    (2, Step::Crash),
-    (1, Step::Stop),
+    (2, Step::End(false)),
+    (1, Step::End(true)),
     (6, Step::Start),
     (2, Step::Cut),
-    (2, Step::LoseAnswer),
-    (1, Step::LoseQuestion),
+    (2, Step::Lose("loses an answer", Course::CutAfterCommit)),
+    (1, Step::Lose("loses a transaction", Course::CutBeforeCommit)),
 ];
 
 pub(super) fn run(seed: u64, ledger: &Ledger, mutation: &Mutation) -> Outcome {
@@ -190,15 +187,17 @@ impl Run<'_> {
             }
             Step::Line => self.line(at, false)?,
             Step::Rush => self.rush(&awake)?,
-            Step::Moment => self.pass_between(20, 1_500)?,
-            Step::Seconds => self.pass_between(2_000, 9_000)?,
+            Step::Pass(from, to) => {
+                let time = self.dice.millis(from, to);
+                self.pass(time);
+                self.go_on()?;
+            }
             Step::Pause => {
                 let pause = Duration::from_secs(self.dice.pick(&[5, 12, 18, 25, 40]));
                 self.note(at, "pauses", || format!("{pause:?}"));
                 self.processes[at].paused_until = Some(self.now + pause);
             }
-            Step::Crash => self.end(at, false),
-            Step::Stop => self.end(at, true),
+            Step::End(is_stop) => self.end(at, is_stop),
             Step::Start if self.processes.len() < self.setup.processes => self.start(),
             Step::Start => {}
             Step::Cut => {
@@ -207,17 +206,13 @@ impl Run<'_> {
                 self.processes[at].cut_until = Some(self.now + cut);
                 self.processes[at].wire.set(Course::Down);
             }
-            Step::LoseAnswer => self.lose(at, "loses an answer", Course::CutAfterCommit),
-            Step::LoseQuestion => self.lose(at, "loses a transaction", Course::CutBeforeCommit),
+            Step::Lose(what, course) if self.processes[at].cut_until.is_none() => {
+                self.note(at, what, String::new);
+                self.processes[at].wire.set(course);
+            }
+            Step::Lose(..) => {}
         }
         Ok(())
-    }
-
-    fn lose(&mut self, at: usize, what: &'static str, course: Course) {
-        if self.processes[at].cut_until.is_none() {
-            self.note(at, what, String::new);
-            self.processes[at].wire.set(course);
-        }
     }
 
     fn start(&mut self) {
@@ -241,7 +236,10 @@ impl Run<'_> {
         if !is_stop || process.cut_until.is_some() {
             self.heard.retain(|(other, ..)| *other != number);
         }
-        if is_stop { process.stop() } else { process.crash() }
+        if !is_stop {
+            process.wire.set(Course::Down);
+        }
+        process.stop();
     }
 
     fn rate(&self) -> SlotRate {
@@ -404,12 +402,6 @@ impl Run<'_> {
         Ok(())
     }
 
-    fn pass_between(&mut self, from: u64, to: u64) -> Result<(), String> {
-        let time = self.dice.millis(from, to);
-        self.pass(time);
-        self.go_on()
-    }
-
     /// Has processes go on where they stopped, before they learn anything.
     fn go_on(&mut self) -> Result<(), String> {
         for at in 0..self.processes.len() {
@@ -444,7 +436,7 @@ impl Run<'_> {
                     Some(_) => {
                         process.paused_until = None;
                         if self.mutation.loses_time {
-                            process.lose_time(self.now);
+                            process.now = self.now;
                         }
                         process.is_woken = true;
                         process.wake(self.now);
