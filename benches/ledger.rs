@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tollgate::clock;
 use tollgate::contract::money::Usd;
-use tollgate::store::{
+use tollgate::ledger::{
     AccountStatus, Budgets, DedupeKey, DuplicateCheck, KeptReply, Period, PurchaseId, Reservation,
     Service, Settlement, SlotId, SlotLimit, SlotRate, SpendLimit, Store, WantedSlot,
 };

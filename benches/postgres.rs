@@ -18,8 +18,8 @@ use std::time::Duration;
 
 use tollgate::clock;
 use tollgate::contract::money::{Period, SpendLimit, Usd};
-use tollgate::store::postgres::{InstanceKind, PostgresTarget, connect};
-use tollgate::store::{
+use tollgate::ledger::postgres::{InstanceKind, PostgresTarget, connect};
+use tollgate::ledger::{
     AccountStatus, Budgets, DedupeKey, DuplicateCheck, KeptReply, MoneyKind, PurchaseId,
     Reservation, Service, Settlement, SlotId, SlotLimit, SlotRate, Store, WantedSlot,
 };

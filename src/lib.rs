@@ -51,6 +51,8 @@ mod embed;
 #[doc(hidden)]
 pub mod jobs;
 #[doc(hidden)]
+pub mod ledger;
+#[doc(hidden)]
 pub mod log_limit;
 #[doc(hidden)]
 pub mod media;
@@ -78,8 +80,6 @@ pub mod routes;
 pub mod sandbox;
 #[doc(hidden)]
 pub mod server;
-#[doc(hidden)]
-pub mod store;
 mod sync;
 #[doc(hidden)]
 pub mod tls;
@@ -98,9 +98,9 @@ pub use embed::{
     Buyer, ChatError, ChatReply, Config, OpsService, SandboxReport, StartError, Tollgate,
 };
 #[doc(inline)]
-pub use response::Body;
+pub use ledger::Role;
 #[doc(inline)]
-pub use store::Role;
+pub use response::Body;
 
 /// Compiles the guide's examples.
 #[cfg(doctest)]

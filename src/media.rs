@@ -15,9 +15,9 @@ use url::Url;
 use crate::access::Session;
 use crate::jobs::concurrency::ConcurrencyPermit;
 use crate::jobs::{JobRegistry, JobsConfig};
+use crate::ledger::Caller;
 use crate::problem::{NOT_FOUND, Problem};
 use crate::response::{Body, BoxError, HandlerResult, Response};
-use crate::store::Caller;
 use crate::upstream::fetch::MediaClient;
 
 const READ_TIMEOUT: Duration = Duration::from_secs(30);

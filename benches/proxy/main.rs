@@ -16,7 +16,7 @@ use std::time::Duration;
 use report::Report;
 use subject::Subject;
 use tollgate::clock;
-use tollgate::store::Store;
+use tollgate::ledger::Store;
 
 pub(crate) type Outcome<T = ()> = Result<T, Box<dyn std::error::Error>>;
 

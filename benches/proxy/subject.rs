@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 use tollgate::clock;
-use tollgate::store::Store;
+use tollgate::ledger::Store;
 
 use crate::Outcome;
 

@@ -11,7 +11,7 @@ use tracing::{error, info};
 
 use super::Denied;
 use crate::clock::{self, Instant};
-use crate::store::{Store, Unavailable, VERSION_POLL_INTERVAL};
+use crate::ledger::{Store, Unavailable, VERSION_POLL_INTERVAL};
 
 /// How long the last list is used while the store is unreadable. After that, everyone is rejected.
 const MAX_STALE: Duration = Duration::from_secs(30);

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::hash::BuildHasher;
 use std::net::IpAddr;
 
-use crate::store::Caller;
+use crate::ledger::Caller;
 
 /// The prefix lengths of shared IPv4 and IPv6 networks.
 const NARROW_PREFIX: (u32, u32) = (16, 32);

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::counter_key::CounterKey;
 use crate::clock::Instant;
-use crate::store::Caller;
+use crate::ledger::Caller;
 use crate::sync::lock;
 
 /// Failures per address and [`PERIOD`] that are answered with a 401.

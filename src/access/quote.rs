@@ -14,7 +14,7 @@ use zeroize::Zeroizing;
 
 use super::token::Secret;
 use crate::config::QUOTE_LIFETIME;
-use crate::store::Caller;
+use crate::ledger::Caller;
 
 const PREFIX: &str = "q_";
 const VERSION: u8 = 1;

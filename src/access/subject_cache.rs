@@ -13,7 +13,7 @@ use super::cached_list::{CachedList, Listed};
 use super::token::{self, MemberToken, Secret};
 use super::{Denied, NO_SESSION, Session, TokenBudget, random_value};
 use crate::clock;
-use crate::store::{
+use crate::ledger::{
     Caller, Digest, Role, SpendLimit, Store, Subject, SubjectLogin, SubjectTerms, SubjectToken,
     TokenRefusal, Unavailable, VERSION_POLL_INTERVAL,
 };

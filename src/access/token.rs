@@ -9,7 +9,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use zeroize::Zeroizing;
 
 use crate::contract::member::TOKEN_PREFIX;
-use crate::store::Digest;
+use crate::ledger::Digest;
 
 /// Random characters that may be shown; the rest keeps 220 bits.
 const PREFIX_RANDOM: usize = 6;

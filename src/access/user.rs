@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 
 use super::{Session, subject};
 use crate::clock;
-use crate::store::{Caller, Role, Selection, SpendLimit, is_member_name};
+use crate::ledger::{Caller, Role, Selection, SpendLimit, is_member_name};
 
 /// The user of your application who sends a request, for the request's extensions.
 ///

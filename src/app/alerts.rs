@@ -17,7 +17,7 @@ use crate::clock::{self, Date, iso8601};
 use crate::config::{Settings, WebhookConfig};
 use crate::contract::event::EventKind;
 use crate::contract::money::SignedUsd;
-use crate::store::{Alert, Cause, Thresholds};
+use crate::ledger::{Alert, Cause, Thresholds};
 use crate::sync::lock;
 use crate::tls::EXPIRES_SOON;
 

@@ -8,7 +8,7 @@ use tracing::warn;
 use super::ledger;
 use crate::clock;
 use crate::config::{Settings, StoreConfig};
-use crate::store::Store;
+use crate::ledger::Store;
 
 /// The ledger is about the users of another issuer.
 #[derive(Debug, thiserror::Error)]

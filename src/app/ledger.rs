@@ -1,8 +1,8 @@
 //! The ledger that the settings name.
 
 use crate::config::{PostgresConfig, Settings, StoreConfig, Target};
+use crate::ledger::{Digest, MoneyKind, Store};
 use crate::purchase::PurchaseTerms;
-use crate::store::{Digest, MoneyKind, Store};
 
 /// Whether a command may create or change the tables of a shared ledger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,7 +13,7 @@ pub enum Migration {
     Refused,
 }
 
-pub use crate::store::OTHER_MONEY;
+pub use crate::ledger::OTHER_MONEY;
 
 /// Returns the kind of money that the gateway of these settings takes.
 pub fn money_kind(settings: &Settings) -> MoneyKind {
@@ -51,8 +51,8 @@ mod shared {
     use std::time::Duration;
 
     use super::{Migration, PostgresConfig, Settings, Store, Target, money_kind};
-    use crate::store::postgres::{self, InstanceKind, PostgresTarget};
-    use crate::store::{Deadlines, Reason, host_name};
+    use crate::ledger::postgres::{self, InstanceKind, PostgresTarget};
+    use crate::ledger::{Deadlines, Reason, host_name};
     use crate::tls;
 
     /// How much longer than the settings allow a purchase may run before other servers end it.
@@ -187,7 +187,7 @@ mod shared {
     use std::sync::Arc;
 
     use super::{Migration, PostgresConfig, Settings, Store};
-    use crate::store::Reason;
+    use crate::ledger::Reason;
 
     const NEEDED: &str = "a build with the feature `postgres`";
 

@@ -15,9 +15,9 @@ use crate::billing::summary::BillingSummary;
 use crate::clock;
 use crate::config::StoreConfig;
 use crate::contract::money::Usd;
+use crate::ledger::{AccountBinding, Cause, Store};
 use crate::problem::GATEWAY_KEY_REJECTED;
 use crate::routes::ops::Unready;
-use crate::store::{AccountBinding, Cause, Store};
 use crate::sync::lock;
 use crate::tls::Tls;
 

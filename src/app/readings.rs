@@ -10,10 +10,12 @@ use super::{App, SharedState};
 use crate::billing::summary::BillingSummary;
 use crate::config::Target;
 use crate::contract::money::Usd;
+use crate::ledger::{
+    BudgetScope, Budgets, Cause, InstanceCounts, KeyId, LedgerTotals, Unavailable,
+};
 use crate::metrics::{
     BalanceReading, BudgetReading, InstanceReading, LedgerReading, Readings, SlotReading,
 };
-use crate::store::{BudgetScope, Budgets, Cause, InstanceCounts, KeyId, LedgerTotals, Unavailable};
 use crate::sync::lock;
 use crate::upstream::KeyRing;
 

@@ -12,7 +12,7 @@ use zeroize::Zeroizing;
 use crate::access::SecretError;
 use crate::access::token::{self, Secret};
 use crate::config::{SecretText, Settings};
-use crate::store::{Digest, SecretRecord, Store};
+use crate::ledger::{Digest, SecretRecord, Store};
 
 pub const FILE_NAME: &str = "tollgate.secret";
 const MAX_SIZE: u64 = 4_096;

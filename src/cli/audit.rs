@@ -8,8 +8,8 @@ use nix::unistd::{User, geteuid};
 use super::{CommandError, Exit, OutputFormat, ledger, print_list};
 use crate::clock::iso8601;
 use crate::config::Settings;
+use crate::ledger::{Actor, AuditEntry, AuditQuery, host_name};
 use crate::reports::audit::{concerned, document};
-use crate::store::{Actor, AuditEntry, AuditQuery, host_name};
 
 const COLUMNS: &str = "at,by,act,caller,group,old,new";
 

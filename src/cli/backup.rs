@@ -9,7 +9,7 @@ use super::{CommandError, Exit, ledger};
 use crate::app::secret;
 use crate::clock::iso8601;
 use crate::config::{Settings, StoreConfig};
-use crate::store::{Backup, Reason, Store};
+use crate::ledger::{Backup, Reason, Store};
 
 pub(super) fn backup(
     settings: &Settings,

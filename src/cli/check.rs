@@ -18,9 +18,9 @@ use crate::config::{
     AccessMode, BudgetConfig, ServerConfig, Settings, StoreConfig, Target, WebhookConfig,
 };
 use crate::contract::money::SpendLimit;
+use crate::ledger::{Cause, Reason, Store};
 use crate::reports::list_of;
 use crate::reports::text::pluralize;
-use crate::store::{Cause, Reason, Store};
 
 /// Runs the checks. With `is_online`, it then asks the gateway about the account.
 pub(super) async fn check(

@@ -9,9 +9,9 @@ use super::terms::{budget, budget_text, limit_change, merge_budgets};
 use super::{CommandError, Exit, OutputFormat, audit, ledger, print_json};
 use crate::config::{AccessMode, Settings, StoreConfig};
 use crate::contract::member::parse_name;
+use crate::ledger::{GroupChange, GroupError, Period, SpendLimit, Store};
 use crate::reports::groups::{self, GroupSpend};
 use crate::reports::text::{csv, table};
-use crate::store::{GroupChange, GroupError, Period, SpendLimit, Store};
 
 #[derive(Clone, Debug, PartialEq, Eq, Subcommand)]
 pub enum GroupCommand {

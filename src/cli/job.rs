@@ -8,9 +8,9 @@ use clap::Subcommand;
 use super::{CommandError, Exit, OutputFormat, ledger, print_list};
 use crate::clock::iso8601;
 use crate::config::Settings;
+use crate::ledger::{Job, PurchaseId};
 use crate::reports::jobs;
 use crate::reports::text::strip_controls;
-use crate::store::{Job, PurchaseId};
 
 #[derive(Clone, Debug, PartialEq, Eq, Subcommand)]
 pub enum JobCommand {

@@ -21,10 +21,10 @@ use crate::app::ledger::{Migration, describe, open_for_command, open_for_report}
 use crate::billing::summary::BillingReport;
 use crate::clock;
 use crate::config::{Settings, StoreConfig};
+use crate::ledger::sqlite::{LockHolder, OpenError};
+use crate::ledger::{Store, VERSION_POLL_INTERVAL};
 use crate::reports::text::strip_controls;
 use crate::response::BoxError;
-use crate::store::sqlite::{LockHolder, OpenError};
-use crate::store::{Store, VERSION_POLL_INTERVAL};
 use crate::upstream::billing::ApiKeysResponse;
 
 /// Said by a command that changes nothing else.

@@ -16,7 +16,7 @@ use crate::clock::{self, Date};
 use crate::config::{AccessMode, Settings, StoreConfig};
 use crate::contract::member::{parse_amount, parse_name};
 use crate::contract::money::Usd;
-use crate::store::{
+use crate::ledger::{
     Digest, Extra, GroupError, LockHolder, Member, MemberChange, MemberError, Role, Selection,
     SpendLimit, Store,
 };

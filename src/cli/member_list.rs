@@ -6,10 +6,10 @@ use std::time::Duration;
 use super::{CommandError, Exit, OutputFormat, ledger, print_json};
 use crate::clock::{Date, iso8601};
 use crate::config::Settings;
+use crate::ledger::{Member, Period, Selection};
 use crate::reports::members::{self, MemberSpend};
 use crate::reports::text::{csv, table};
 use crate::reports::usage::iso_day;
-use crate::store::{Member, Period, Selection};
 
 const COLUMNS: [&str; 18] = [
     "name",

@@ -12,7 +12,7 @@ use tokio::runtime::Handle;
 use tokio::time::sleep;
 use tracing::warn;
 
-use crate::store::Store;
+use crate::ledger::Store;
 
 const SOCKET: &str = "NOTIFY_SOCKET";
 const WATCHDOG_PERIOD: &str = "WATCHDOG_USEC";

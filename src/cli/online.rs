@@ -14,9 +14,9 @@ use crate::billing::summary::{is_active_prefix, listed_prefix};
 use crate::clock;
 use crate::config::{Key, Settings, Target};
 use crate::contract::money::Usd;
+use crate::ledger::Store;
 use crate::reports::billing::account;
 use crate::reports::text::{pluralize, strip_controls};
-use crate::store::Store;
 use crate::upstream::Error;
 use crate::upstream::billing::{self, ApiKeysResponse, UsageCounter};
 

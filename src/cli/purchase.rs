@@ -14,9 +14,9 @@ use crate::billing::checkpoints::charged_without_reply;
 use crate::clock::iso8601;
 use crate::config::Settings;
 use crate::contract::money::Usd;
+use crate::ledger::{PurchaseId, PurchaseRecord, PurchaseState, Settlement};
 use crate::reports::list_of;
 use crate::reports::text::strip_controls;
-use crate::store::{PurchaseId, PurchaseRecord, PurchaseState, Settlement};
 
 #[derive(Clone, Debug, PartialEq, Eq, Subcommand)]
 pub enum PurchaseCommand {

@@ -16,9 +16,9 @@ use crate::billing::reconcile::{self, Decision, Drift, Undecided, Verdict};
 use crate::clock::iso8601;
 use crate::config::{Settings, Target};
 use crate::contract::money::{SignedUsd, Usd};
+use crate::ledger::{PurchaseRecord, PurchaseState};
 use crate::reports::list_of;
 use crate::reports::text::strip_controls;
-use crate::store::{PurchaseRecord, PurchaseState};
 use crate::upstream::billing;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

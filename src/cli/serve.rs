@@ -29,10 +29,10 @@ use crate::app::{self, App, CLOSE_TIMEOUT, FLUSH_TIMEOUT, Shutdown, TIDY_INTERVA
 use crate::config::{Settings, Target};
 use crate::downstream::rate::calibrate_clock;
 use crate::downstream::source::Source;
+use crate::ledger::Opening;
 use crate::reports::text::pluralize;
 use crate::routes::ops::Ops;
 use crate::server::{self, ConnectionSettings, Listener};
-use crate::store::Opening;
 
 /// Gives the ledger to the gateway's account, or to the users of the login service.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Args)]

@@ -10,11 +10,11 @@ use super::{CommandError, Exit, OutputFormat, print_list, transfer};
 use crate::app::ledger::{self, Migration};
 use crate::clock::iso8601;
 use crate::config::{PostgresConfig, Settings, StoreConfig};
-use crate::reports::list_of;
-use crate::reports::text::strip_controls;
-use crate::store::postgres::{
+use crate::ledger::postgres::{
     InstanceRecord, InstanceState, contract, list_instances, report_restore,
 };
+use crate::reports::list_of;
+use crate::reports::text::strip_controls;
 
 #[derive(Clone, Debug, PartialEq, Eq, Subcommand)]
 pub enum StoreCommand {

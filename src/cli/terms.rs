@@ -4,7 +4,7 @@ use super::CommandError;
 use super::check::limit;
 use crate::contract::member::{self, LimitChange};
 use crate::contract::money::{ParseUsdError, Usd};
-use crate::store::{Period, SpendLimit};
+use crate::ledger::{Period, SpendLimit};
 
 /// Reads a limit such as `5.00/day`. An error says what is wrong, then what is expected.
 pub(super) fn budget(text: &str) -> Result<SpendLimit, String> {

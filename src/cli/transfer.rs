@@ -13,8 +13,8 @@ use crate::app::ledger::postgres_target;
 use crate::app::secret;
 use crate::clock;
 use crate::config::{Settings, StoreConfig};
-use crate::store::copy::{CopyEvent, MovedLedger, move_to_postgres, move_to_sqlite};
-use crate::store::postgres::PostgresTarget;
+use crate::ledger::copy::{CopyEvent, MovedLedger, move_to_postgres, move_to_sqlite};
+use crate::ledger::postgres::PostgresTarget;
 
 const EXPECTED: &str = "expected a file and PostgreSQL, such as --from sqlite:tollgate.db --to postgres, or \
                         the other way round";

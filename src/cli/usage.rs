@@ -10,10 +10,10 @@ use serde_json::json;
 use super::{CommandError, Exit, ledger, print_json};
 use crate::clock::{self, Date, iso8601};
 use crate::config::Settings;
+use crate::ledger::{SpendRow, ZoneOffsets};
 use crate::reports::list_of;
 use crate::reports::text::{csv, table};
 use crate::reports::usage::{SpendTotals, iso_day};
-use crate::store::{SpendRow, ZoneOffsets};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum GroupBy {

@@ -21,12 +21,12 @@ use super::rate::Refused;
 use super::route::{BodyKind, Class};
 use super::{Call, DownstreamConfig, sanitize};
 use crate::config::MAX_PICTURE;
+use crate::ledger::Caller;
 use crate::problem::{
     MALFORMED_REQUEST, OVERLOADED, PAYLOAD_TOO_LARGE, Problem, REQUEST_TIMEOUT,
     UNSUPPORTED_MEDIA_TYPE,
 };
 use crate::response::BoxError;
-use crate::store::Caller;
 
 const FORM: &str = "multipart/form-data";
 const MAX_LOGIN_BODY: usize = 4_096;

@@ -17,8 +17,8 @@ use super::{Call, DownstreamConfig, RequestId};
 use crate::access::cookie::{self, Transport};
 use crate::access::{Authenticator, Credentials, Session, User};
 use crate::config::Network;
+use crate::ledger::{Caller, Role};
 use crate::problem::{FORBIDDEN, INTERNAL, ORIGIN_NOT_ALLOWED, Problem};
-use crate::store::{Caller, Role};
 
 /// The address of the connection's other end, for a request's extensions.
 ///

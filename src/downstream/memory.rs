@@ -9,9 +9,9 @@ use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, COOKIE, HOST};
 use http::request::Parts;
 use http::{HeaderMap, HeaderName, HeaderValue, Request, Uri};
 
+use crate::ledger::Caller;
 use crate::problem::{OVERLOADED, Problem};
 use crate::response::EXPECTED_HEADERS;
-use crate::store::Caller;
 use crate::sync::{Bounds, KeyedLimit, KeyedPermit};
 
 /// A caller may use this part of the memory, and the same part is kept for small bodies.

@@ -31,9 +31,9 @@ use self::route::Route;
 use crate::access::cookie::Transport;
 use crate::access::{Authenticator, Session};
 use crate::config::{self, Network, redact_keys};
+use crate::ledger::{Caller, PurchaseId};
 use crate::metrics::Metrics;
 use crate::problem::Problem;
-use crate::store::{Caller, PurchaseId};
 
 /// The settings and state of the layers, shared by all cores.
 #[derive(Clone)]

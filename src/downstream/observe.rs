@@ -19,6 +19,7 @@ use super::source::Source;
 use super::trace::TraceContext;
 use super::{DownstreamConfig, RequestId, X_REQUEST_ID, rate};
 use crate::clock::{self, Instant};
+use crate::ledger::Caller;
 use crate::log_limit::LogLimit;
 use crate::metrics::Metrics;
 use crate::problem::{
@@ -26,7 +27,6 @@ use crate::problem::{
     MISDIRECTED_REQUEST, ORIGIN_NOT_ALLOWED, Problem,
 };
 use crate::response::{self, HandlerResult, Response, SERVER_TIMING};
-use crate::store::Caller;
 
 pub struct RequestScope {
     pub id: RequestId,

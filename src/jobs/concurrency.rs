@@ -11,8 +11,8 @@ use std::time::Duration;
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
 use crate::clock::{self, Instant};
+use crate::ledger::Caller;
 use crate::problem::{OVERLOADED, Problem, RATE_LIMITED};
-use crate::store::Caller;
 use crate::sync::lock;
 
 /// In bytes per second. A slower transfer may be evicted.

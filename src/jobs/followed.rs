@@ -12,7 +12,7 @@ use tracing::warn;
 use super::poller::{JobUpdate, PolledJob};
 use super::{Job, Shared};
 use crate::clock::{self, Instant};
-use crate::store::{JobNews, PolledJobs};
+use crate::ledger::{JobNews, PolledJobs};
 use crate::sync::lock;
 
 /// How often a server asks for news while it follows a job or polls one.

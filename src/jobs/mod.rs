@@ -30,17 +30,17 @@ pub use poller::JobUpdate;
 pub use status::StatusDocument;
 
 pub use crate::config::JobsConfig;
+use crate::ledger::{Caller, KeyId, Store, Unavailable};
 use crate::problem::{
     DRAINING, FieldError, GATEWAY_UNREACHABLE, JOB_NOT_FOUND, LEDGER_UNAVAILABLE, Problem,
 };
-use crate::store::{Caller, KeyId, Store, Unavailable};
 use crate::sync::lock;
 use crate::upstream::GatewayService;
 use concurrency::{ConcurrencyLimit, ConcurrencyPermit};
 use followed::FollowedJobs;
 use poller::PolledJob;
 
-pub use crate::store::{Job, JobState, StatusUpdate};
+pub use crate::ledger::{Job, JobState, StatusUpdate};
 
 const FIRST_STATUS_TIMEOUT: Duration = Duration::from_secs(10);
 const MAX_LISTED: usize = 200;

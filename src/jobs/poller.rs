@@ -18,8 +18,8 @@ use tracing::{error, info};
 use super::schedule::PollSchedule;
 use super::{PollerSetup, Shared};
 use crate::clock::{self, Instant};
+use crate::ledger::{Job, JobState, StatusUpdate};
 use crate::problem::{GATEWAY_UNREACHABLE, Problem};
-use crate::store::{Job, JobState, StatusUpdate};
 use crate::sync::lock;
 use crate::upstream::{Abort, Authorization, BeforeSend, Error, GatewayCall, GatewayRequest};
 

@@ -10,7 +10,7 @@ use url::Url;
 
 use crate::clock;
 use crate::config::JobsConfig;
-use crate::store::{JobState, StatusUpdate};
+use crate::ledger::{JobState, StatusUpdate};
 
 impl JobsConfig {
     /// Reads a status body. A job is finished only with a result URL, because a word such as

@@ -3,8 +3,8 @@
 use super::{People, unavailable};
 use crate::clock::Date;
 use crate::contract::money::Usd;
+use crate::ledger::{Actor, BudgetRequest, Caller, Extra, MemberChange};
 use crate::problem::{NOT_FOUND, Problem};
-use crate::store::{Actor, BudgetRequest, Caller, Extra, MemberChange};
 
 impl People {
     /// Raises a member's limits until the end of a UTC day.

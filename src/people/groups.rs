@@ -2,8 +2,8 @@
 
 use super::{People, invalid, unavailable};
 use crate::contract::member::LimitChange;
+use crate::ledger::{Actor, Caller, GroupChange, GroupError, SpendLimit};
 use crate::problem::{NOT_FOUND, Problem};
-use crate::store::{Actor, Caller, GroupChange, GroupError, SpendLimit};
 
 impl People {
     pub async fn add_group(

@@ -6,10 +6,10 @@ use super::{People, invalid, unavailable};
 use crate::access::member_cache::{MemberCache, NewToken};
 use crate::access::token::MemberToken;
 use crate::contract::member::MemberTerms;
-use crate::problem::{NOT_FOUND, Problem};
-use crate::store::{
+use crate::ledger::{
     Actor, Caller, Digest, Member, MemberChange, MemberError, SpendLimit, Unavailable,
 };
+use crate::problem::{NOT_FOUND, Problem};
 
 impl People {
     /// Adds a member. Its token is shown once.

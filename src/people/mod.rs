@@ -9,8 +9,8 @@ mod users;
 use std::sync::Arc;
 
 use crate::access::Authenticator;
+use crate::ledger::{Store, Unavailable};
 use crate::problem::{FieldError, LEDGER_UNAVAILABLE, Problem};
-use crate::store::{Store, Unavailable};
 
 pub struct People {
     pub store: Store,

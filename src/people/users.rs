@@ -1,8 +1,8 @@
 //! Ends what users of a login service have.
 
 use super::{People, unavailable};
+use crate::ledger::{Actor, Caller};
 use crate::problem::{NOT_FOUND, Problem};
-use crate::store::{Actor, Caller};
 
 impl People {
     /// Ends the sessions and tokens of a user, who may sign in again.

@@ -22,8 +22,8 @@ pub use format::PictureFormat;
 
 use crate::access::token::random;
 use crate::clock;
+use crate::ledger::Caller;
 use crate::problem::{INTERNAL, NOT_FOUND, OVERLOADED, Problem, RATE_LIMITED};
-use crate::store::Caller;
 use crate::sync::lock;
 
 const LIFETIME: Duration = Duration::from_secs(86_400);

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use super::{DedupeBy, PurchaseRequest, budget};
 use crate::clock::{self, Instant};
+use crate::ledger::{Caller, Digest};
 use crate::problem::{ATTEMPT_SUPERSEDED, PURCHASE_NOT_FOUND, Problem};
-use crate::store::{Caller, Digest};
 use crate::sync::{Notes, lock};
 
 /// How late an attempt may come. Networks and front-ends give up sooner.
@@ -53,8 +53,8 @@ mod tests {
     use tokio::time::advance;
 
     use super::*;
+    use crate::ledger::{HookFuture, PurchaseState, ReserveError, StoreHook, StoreOp, Unavailable};
     use crate::purchase::tests::{SOON, context, keyed, purchases};
-    use crate::store::{HookFuture, PurchaseState, ReserveError, StoreHook, StoreOp, Unavailable};
 
     fn attempt(attempt: u32) -> PurchaseRequest {
         PurchaseRequest { attempt: Some(attempt), ..(*keyed()).clone() }

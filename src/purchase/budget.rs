@@ -14,14 +14,14 @@ use super::{DedupeBy, Delivery, Phase, PurchaseContext, PurchaseRequest, Purchas
 use crate::clock::{self, Instant};
 use crate::contract::catalog::Service;
 use crate::contract::money::{SpendLimit, Usd};
-use crate::problem::{
-    BUDGET_EXHAUSTED, BudgetName, IDEMPOTENCY_KEY_REUSED, INSUFFICIENT_CREDIT, LEDGER_CHANGED,
-    LEDGER_UNAVAILABLE, PURCHASE_NOT_FOUND, Problem,
-};
-use crate::store::{
+use crate::ledger::{
     self, AccountBinding, AccountStatus, CreditWatermark, Digest, DuplicateCheck, ExistingPurchase,
     Job, KeptReply, OverBudget, Precondition, PurchaseId, RecentRefusals, Reservation,
     ReserveError, ScopeKind, Settlement, Store,
+};
+use crate::problem::{
+    BUDGET_EXHAUSTED, BudgetName, IDEMPOTENCY_KEY_REUSED, INSUFFICIENT_CREDIT, LEDGER_CHANGED,
+    LEDGER_UNAVAILABLE, PURCHASE_NOT_FOUND, Problem,
 };
 use crate::sync::lock;
 use crate::upstream::{Abort, Authorization, BeforeSend, GatewayReply, Slot};
@@ -66,11 +66,11 @@ impl Hold {
         let mut reservation = reservation(purchase, terms, refusals);
         reservation.requires.earlier = awaited;
         let fingerprint = match &mut reservation.dedupe_key {
-            store::DedupeKey::Fingerprint(check) => {
+            ledger::DedupeKey::Fingerprint(check) => {
                 check.separate_from = separate_from.to_vec();
                 Some(check.fingerprint)
             }
-            store::DedupeKey::IdempotencyKey { .. } | store::DedupeKey::Quote { .. } => None,
+            ledger::DedupeKey::IdempotencyKey { .. } | ledger::DedupeKey::Quote { .. } => None,
         };
         // A purchase that has waited for an earlier one takes its turn in the queue.
         let is_first = purchase.progress.phase() == Phase::Queued && !reservation.replay_only;
@@ -202,10 +202,10 @@ async fn reserve(
     reservation: &Reservation,
     slot: Option<Slot>,
     account: AccountStatus,
-) -> Result<(store::Held, Option<Slot>), ReserveError> {
+) -> Result<(ledger::Held, Option<Slot>), ReserveError> {
     let Some(mut slot) = slot else {
         let watermark = ledger.reserve(reservation).await?;
-        return Ok((store::Held { watermark, is_sent: false }, None));
+        return Ok((ledger::Held { watermark, is_sent: false }, None));
     };
     // Until the answer is known, the purchase may be recorded as sent, and it is not.
     let unsent = Unsent { ledger, id: Some(reservation.id) };
@@ -300,13 +300,13 @@ pub(super) fn reservation(
     let caller = purchase.caller.name();
     let service = order.service;
     let dedupe_key = match &purchase.dedupe_by {
-        DedupeBy::IdempotencyKey(key) => store::DedupeKey::IdempotencyKey {
+        DedupeBy::IdempotencyKey(key) => ledger::DedupeKey::IdempotencyKey {
             key: key_digest(purchase, &caller, key),
             payload: digest(&[&order.body]),
         },
         DedupeBy::Quote(keys) => {
             let mut keys = keys.iter().map(|key| key_digest(purchase, &caller, key));
-            store::DedupeKey::Quote {
+            ledger::DedupeKey::Quote {
                 key: keys.next().unwrap_or_default(),
                 others: keys.collect(),
                 payload: digest(&[&order.body]),
@@ -316,7 +316,7 @@ pub(super) fn reservation(
             let route = route(order);
             let fingerprint = digest(&[caller.as_bytes(), route.as_bytes(), &order.body]);
             let is_retry = purchase.is_retry();
-            store::DedupeKey::Fingerprint(DuplicateCheck {
+            ledger::DedupeKey::Fingerprint(DuplicateCheck {
                 fingerprint,
                 within: look_back(is_retry, terms, service),
                 clock_skew: terms.dedupe_window,

@@ -20,13 +20,13 @@ use super::{
 use crate::clock::Instant;
 use crate::contract::money::Usd;
 use crate::contract::video::VideoAccepted;
+use crate::ledger::{
+    Caller, EarlierReply, ExistingPurchase, KeptReply, PurchaseId, PurchaseState, Service,
+    Unavailable,
+};
 use crate::problem::{
     ATTEMPT_SUPERSEDED, Charged, LEDGER_UNAVAILABLE, OUTCOME_UNKNOWN, OVERLOADED, Problem,
     STILL_RUNNING,
-};
-use crate::store::{
-    Caller, EarlierReply, ExistingPurchase, KeptReply, PurchaseId, PurchaseState, Service,
-    Unavailable,
 };
 use crate::sync::{Bounds, FastMap, KeyedLimit, KeyedPermit, lock};
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use http::HeaderValue;
 
-use crate::store::Store;
+use crate::ledger::Store;
 
 /// A shared ledger gets another name when it has lost purchases, so it is asked for each time.
 pub struct LedgerName {

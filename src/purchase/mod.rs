@@ -28,12 +28,12 @@ use crate::clock;
 use crate::contract::money::Usd;
 use crate::contract::video::VideoAccepted;
 use crate::jobs::JobRegistry;
-use crate::metrics::Metrics;
-use crate::problem::{PURCHASE_NOT_FOUND, Problem};
-use crate::store::{
+use crate::ledger::{
     AccountBinding, Budgets, Caller, ExistingPurchase, KeyId, PurchaseId, PurchaseState,
     RecentRefusals, ReserveError, Service, Store,
 };
+use crate::metrics::Metrics;
+use crate::problem::{PURCHASE_NOT_FOUND, Problem};
 use crate::upstream::rate_limit::RateLimit;
 use crate::upstream::{GatewayReply, GatewayService};
 use crate::validate::{Checked, Order};

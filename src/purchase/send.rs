@@ -9,9 +9,9 @@ use tracing::{error, info, warn};
 
 use super::{PurchaseRequest, Purchases, Timing};
 use crate::contract::money::Usd;
+use crate::ledger::{Job, Service};
 use crate::metrics::Metrics;
 use crate::problem::Charged;
-use crate::store::{Job, Service};
 use crate::upstream::{
     BeforeSend, Error, GatewayCall, GatewayReply, GatewayRequest, GatewayService,
 };

@@ -8,9 +8,9 @@ use serde_json::json;
 
 use super::{Reports, list_of, unavailable};
 use crate::clock::iso8601;
+use crate::ledger::{AuditEntry, AuditQuery};
 use crate::problem::Problem;
 use crate::response::{self, Response};
-use crate::store::{AuditEntry, AuditQuery};
 
 const PAGE: usize = 100;
 

@@ -11,9 +11,9 @@ use super::{Reports, list_of, unavailable};
 use crate::billing::summary::{SummaryReading, visible_prefix};
 use crate::clock::iso8601;
 use crate::contract::money::{SignedUsd, Usd};
+use crate::ledger::{PurchaseRecord, Snapshot};
 use crate::problem::Problem;
 use crate::response::{self, Response};
-use crate::store::{PurchaseRecord, Snapshot};
 use crate::upstream::billing::{ApiKey, ApiKeysResponse};
 
 const MAX_CHECKPOINTS: usize = 100;

@@ -5,9 +5,9 @@ use serde_json::{Value, json};
 
 use super::{Reports, list_of, unavailable};
 use crate::clock::iso8601;
+use crate::ledger::BudgetRequest;
 use crate::problem::Problem;
 use crate::response::{self, Response};
-use crate::store::BudgetRequest;
 
 impl Reports {
     pub async fn admin_budget_requests(&self) -> Result<Response, Problem> {

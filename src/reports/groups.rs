@@ -5,9 +5,9 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::{Reports, budget_rows, list_of, unavailable};
+use crate::ledger::{BudgetScope, Group, PeriodSpend, Store, Unavailable};
 use crate::problem::Problem;
 use crate::response::{self, Response};
-use crate::store::{BudgetScope, Group, PeriodSpend, Store, Unavailable};
 
 /// A group, and what its callers have spent in the current periods.
 #[derive(Clone, Debug, PartialEq, Eq)]

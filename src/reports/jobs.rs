@@ -10,9 +10,9 @@ use super::{Reports, list_of, unavailable};
 use crate::clock::{self, iso8601};
 use crate::contract::money::Usd;
 use crate::jobs::{JobRegistry, StatusDocument};
+use crate::ledger::{Caller, Job};
 use crate::problem::{JOB_NOT_FOUND, Problem};
 use crate::response::{self, Response};
-use crate::store::{Caller, Job};
 
 const MAX_ADMIN_JOBS: usize = 200;
 

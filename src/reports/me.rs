@@ -13,13 +13,13 @@ use crate::billing::summary::BillingSummary;
 use crate::clock::{self, Date};
 use crate::contract::money::Usd;
 use crate::downstream::rate::Limiter;
-use crate::problem::{LEDGER_UNAVAILABLE, Problem};
-use crate::purchase::over_budget;
-use crate::response::{self, Response};
-use crate::store::{
+use crate::ledger::{
     BudgetScope, Budgets, Caller, Extra, OverBudget, Period, RemainingCredit, Role, ScopeKind,
     SpendLimit, Store, SubjectToken, Unavailable,
 };
+use crate::problem::{LEDGER_UNAVAILABLE, Problem};
+use crate::purchase::over_budget;
+use crate::response::{self, Response};
 use crate::upstream::rate_limit::RateLimit;
 
 const MAX_BALANCE_WAIT: Duration = Duration::from_secs(1);

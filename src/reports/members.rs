@@ -9,11 +9,11 @@ use serde_json::{Value, json};
 use super::{Reports, add_extra, budget_rows, list_of, unavailable};
 use crate::clock::iso8601;
 use crate::contract::money::Usd;
-use crate::problem::Problem;
-use crate::response::{self, Response};
-use crate::store::{
+use crate::ledger::{
     BudgetScope, Caller, Extra, Member, Period, PeriodSpend, SpendLimit, Store, Unavailable,
 };
+use crate::problem::Problem;
+use crate::response::{self, Response};
 
 /// A member, and what it has spent in the current periods.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -16,8 +16,8 @@ use serde_json::{Value, json};
 
 use crate::billing::summary::BillingSummary;
 use crate::contract::money::Usd;
+use crate::ledger::{Extra, Period, PeriodSpend, SpendLimit, Store, Unavailable};
 use crate::problem::{LEDGER_UNAVAILABLE, Problem};
-use crate::store::{Extra, Period, PeriodSpend, SpendLimit, Store, Unavailable};
 use queue::ReportQueue;
 
 pub struct Reports {

@@ -9,9 +9,9 @@ use std::time::Duration;
 use tokio::sync::Semaphore;
 
 use crate::clock::{self, Instant};
+use crate::ledger::Caller;
 use crate::problem::{OVERLOADED, Problem};
 use crate::response::{Body, Response};
-use crate::store::Caller;
 use crate::sync::lock;
 
 /// Reports that are being read or wait in the store.

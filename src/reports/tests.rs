@@ -14,11 +14,11 @@ use tower::service_fn;
 use super::*;
 use crate::clock::{self, Date};
 use crate::contract::money::Usd;
-use crate::response::Response;
-use crate::store::{
+use crate::ledger::{
     AccountBinding, Actor, Budgets, DedupeKey, Job, JobState, Member, MemberChange, Period,
     PurchaseId, Reservation, Role, Service, Settlement, Snapshot, SpendLimit, StatusUpdate,
 };
+use crate::response::Response;
 use crate::upstream::rate_limit::RateLimit;
 use crate::upstream::{Error, GatewayReply, GatewayRequest};
 use crate::validate;

@@ -12,9 +12,9 @@ use super::text::csv;
 use super::{Reports, list_of, unavailable};
 use crate::clock::{self, Date};
 use crate::contract::money::Usd;
+use crate::ledger::{Caller, SpendRow, ZoneOffsets};
 use crate::problem::{FORBIDDEN, LEDGER_UNAVAILABLE, Problem};
 use crate::response::{self, Response};
-use crate::store::{Caller, SpendRow, ZoneOffsets};
 use crate::validate::{UsageDays, UsageFormat, too_many_rows};
 
 /// Bounds the memory that one request can use. A page cannot show more.
@@ -189,7 +189,7 @@ fn csv_download(rows: &[SpendRow]) -> Response {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::Service;
+    use crate::ledger::Service;
 
     fn row(caller: &str, model: &str, day: u64, sum: SpendTotals) -> SpendRow {
         SpendRow {

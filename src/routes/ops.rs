@@ -159,7 +159,7 @@ mod tests {
     use tower::{Service, ServiceExt};
 
     use super::*;
-    use crate::store::Store;
+    use crate::ledger::Store;
     use crate::upstream::rate_limit::RateLimit;
     use crate::upstream::{Error, GatewayReply, GatewayRequest};
 
@@ -177,7 +177,7 @@ mod tests {
         BillingSummary::new(
             crate::billing::summary::BillingClient::new(gateway),
             &[],
-            (store, crate::store::AccountBinding::trusted()),
+            (store, crate::ledger::AccountBinding::trusted()),
             rate_limit,
         )
     }

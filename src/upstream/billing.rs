@@ -5,7 +5,7 @@ use tower::{Service, ServiceExt};
 
 use super::{Error, GatewayCall, GatewayReply, GatewayRequest, UnparsableReply};
 use crate::contract::money::SignedUsd;
-use crate::store::AccountLimit;
+use crate::ledger::AccountLimit;
 
 const MAX_ID_LENGTH: usize = 256;
 const MAX_KEYS: usize = 1_000;

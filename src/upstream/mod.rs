@@ -26,7 +26,7 @@ use http::Method;
 use tower::util::BoxCloneSyncService;
 
 use crate::clock::Instant;
-use crate::store::PurchaseId;
+use crate::ledger::PurchaseId;
 
 pub use error::{Error, UnparsableReply};
 pub use gateway::{Gateway, KeyRing, ScriptedClient, SendAttempt};

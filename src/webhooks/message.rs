@@ -13,7 +13,7 @@ use serde_json::value::RawValue;
 
 use crate::clock::iso8601;
 use crate::config::WebhookSecret;
-use crate::store::OutboxEvent;
+use crate::ledger::OutboxEvent;
 
 const ID: HeaderName = HeaderName::from_static("webhook-id");
 const TIMESTAMP: HeaderName = HeaderName::from_static("webhook-timestamp");

@@ -24,8 +24,8 @@ use url::Url;
 use crate::clock;
 use crate::config::{Settings, Target, WebhookConfig, WebhookSecret};
 use crate::contract::event::EventKind;
+use crate::ledger::{OutboxEvent, Store, WebhookId};
 use crate::metrics::Metrics;
-use crate::store::{OutboxEvent, Store, WebhookId};
 use crate::sync::{KeyedLimit, KeyedPermit, lock};
 use crate::upstream::fetch;
 

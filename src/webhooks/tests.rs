@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::*;
 use crate::clock::Instant;
-use crate::store::{Alert, Clock};
+use crate::ledger::{Alert, Clock};
 use crate::sync::lock;
 
 const HOUR: Duration = Duration::from_secs(3_600);

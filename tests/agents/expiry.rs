@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use tollgate::access::quote::{OrderId, QuoteSigner};
 use tollgate::access::token::Secret;
 use tollgate::contract::catalog::Catalog;
-use tollgate::store::Caller;
+use tollgate::ledger::Caller;
 use tollgate::validate;
 
 use super::client::{ON, accept, headers, request, result_of, video, with_quote};

@@ -22,22 +22,22 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("config",     &["contract", "validate"]),
     ("tls",        &["clock", "config"]),
     ("redact",     &["config", "contract", "metrics"]),
-    ("store",      &["clock", "contract", "decimal", "metrics", "problem", "tls"]),
+    ("ledger",      &["clock", "contract", "decimal", "metrics", "problem", "tls"]),
     ("sandbox",    &["clock", "contract"]),
-    ("upstream",   &["clock", "config", "contract", "metrics", "problem", "redact", "store", "tls", "validate"]),
+    ("upstream",   &["clock", "config", "contract", "metrics", "problem", "redact", "ledger", "tls", "validate"]),
     ("acme",       &["clock", "config", "tls"]),
-    ("access",     &["clock", "config", "contract", "log_limit", "metrics", "problem", "store", "upstream"]),
-    ("pictures",   &["access", "clock", "problem", "store"]),
-    ("downstream", &["access", "response", "clock", "config", "log_limit", "metrics", "problem", "store", "tls"]),
-    ("jobs",       &["access", "response", "clock", "config", "contract", "metrics", "problem", "store", "upstream", "validate"]),
-    ("purchase",   &["access", "clock", "contract", "jobs", "metrics", "problem", "store", "upstream", "validate"]),
-    ("billing",    &["clock", "config", "contract", "problem", "store", "upstream"]),
-    ("reports",    &["access", "response", "billing", "clock", "contract", "downstream", "jobs", "problem", "purchase", "store", "upstream", "validate"]),
-    ("media",      &["access", "clock", "config", "jobs", "problem", "response", "store", "upstream"]),
-    ("webhooks",   &["clock", "config", "contract", "metrics", "store", "upstream"]),
-    ("people",     &["access", "clock", "contract", "problem", "store"]),
+    ("access",     &["clock", "config", "contract", "log_limit", "metrics", "problem", "ledger", "upstream"]),
+    ("pictures",   &["access", "clock", "problem", "ledger"]),
+    ("downstream", &["access", "response", "clock", "config", "log_limit", "metrics", "problem", "ledger", "tls"]),
+    ("jobs",       &["access", "response", "clock", "config", "contract", "metrics", "problem", "ledger", "upstream", "validate"]),
+    ("purchase",   &["access", "clock", "contract", "jobs", "metrics", "problem", "ledger", "upstream", "validate"]),
+    ("billing",    &["clock", "config", "contract", "problem", "ledger", "upstream"]),
+    ("reports",    &["access", "response", "billing", "clock", "contract", "downstream", "jobs", "problem", "purchase", "ledger", "upstream", "validate"]),
+    ("media",      &["access", "clock", "config", "jobs", "problem", "response", "ledger", "upstream"]),
+    ("webhooks",   &["clock", "config", "contract", "metrics", "ledger", "upstream"]),
+    ("people",     &["access", "clock", "contract", "problem", "ledger"]),
     ("routes",     &["access", "response", "billing", "clock", "contract", "downstream", "jobs", "media", "metrics", "people", "pictures", "problem", "purchase", "redact", "reports", "upstream", "validate"]),
-    ("pipeline",   &["access", "response", "config", "downstream", "jobs", "metrics", "problem", "purchase", "routes", "store", "upstream"]),
+    ("pipeline",   &["access", "response", "config", "downstream", "jobs", "metrics", "problem", "purchase", "routes", "ledger", "upstream"]),
     ("server",     &["response", "clock", "config", "downstream", "metrics", "problem", "tls"]),
     ("app",        &[EVERYTHING]),
     ("cli",        &[EVERYTHING]),
@@ -422,7 +422,7 @@ fn defining_file<'a>(files: &'a Files, from: &[String], path: &[String]) -> Opti
     known.map(|(file, _)| file.as_slice())
 }
 
-/// `src/store/mod.rs` is `store`, `src/store/model.rs` is `store::model`.
+/// `src/ledger/mod.rs` is `ledger`, `src/ledger/model.rs` is `ledger::model`.
 fn module_path(path: &str) -> Vec<String> {
     let path = Path::new(path).with_extension("");
     let mut names: Vec<_> = path.iter().skip(1).map(|name| name.to_string_lossy().into()).collect();

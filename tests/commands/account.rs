@@ -2,7 +2,7 @@
 //! nothing, until `serve --new-account`.
 
 use rusqlite::{Connection, params};
-use tollgate::store::PurchaseState;
+use tollgate::ledger::PurchaseState;
 
 use crate::commands::fixture::{CHAT, CHAT_BODY, Fixture, MINUTE, Server, gateway, line, post};
 use crate::commands::recorder::unlisted;

@@ -64,8 +64,8 @@ fn audit_begins_at_the_given_time() {
     fixture.act(&["add", "ann"]);
     assert_eq!(fixture.audit(&["--since", "1h"]).lines().count(), 2);
     let ledger = fixture.ledger(2 * 60 * MINUTE);
-    let by = tollgate::store::Actor::command_line("ops", "host");
-    let change = tollgate::store::MemberChange::Revoke;
+    let by = tollgate::ledger::Actor::command_line("ops", "host");
+    let change = tollgate::ledger::MemberChange::Revoke;
     fixture.runtime.block_on(ledger.change_member(&by, "ann".into(), change)).unwrap();
     drop(ledger);
     assert_eq!(fixture.audit(&["--since", "1h"]).lines().count(), 2);

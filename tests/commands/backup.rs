@@ -8,7 +8,7 @@ use std::thread;
 
 use rusqlite::Connection;
 use tollgate::contract::money::Usd;
-use tollgate::store::{AccountStatus, PurchaseRecord, PurchaseState};
+use tollgate::ledger::{AccountStatus, PurchaseRecord, PurchaseState};
 
 use crate::commands::fixture::{CHAT_BODY, Fixture, KEY, MINUTE, Server, VIDEO, charged, post};
 use crate::support::{process, until};

@@ -1,7 +1,7 @@
 //! `tollgate group` manages budgets that callers share, also beside a running server.
 
 use tollgate::contract::money::Usd;
-use tollgate::store::{Group, Period, SpendLimit, Store};
+use tollgate::ledger::{Group, Period, SpendLimit, Store};
 
 use crate::commands::fixture::Fixture;
 use crate::support::server::exchange;

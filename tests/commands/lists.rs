@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use serde_json::Value;
-use tollgate::store::Settlement;
+use tollgate::ledger::Settlement;
 
 use crate::commands::fixture::{CHAT, Fixture, MINUTE, VIDEO, charged};
 use crate::support::server::exchange;

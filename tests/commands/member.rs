@@ -11,7 +11,7 @@ use std::{fs, thread};
 use tollgate::access::token::{self, Secret};
 use tollgate::clock;
 use tollgate::contract::money::Usd;
-use tollgate::store::{Member, Role, SpendLimit, Store, VERSION_POLL_INTERVAL};
+use tollgate::ledger::{Member, Role, SpendLimit, Store, VERSION_POLL_INTERVAL};
 
 use crate::commands::fixture::{CHAT, Fixture, MINUTE, Server, VIDEO, charged, get};
 

@@ -4,7 +4,7 @@ use std::io;
 use std::process::Command;
 use std::time::Duration;
 
-use tollgate::store::{PurchaseId, PurchaseState, Settlement};
+use tollgate::ledger::{PurchaseId, PurchaseState, Settlement};
 
 use crate::commands::fixture::{CHAT, CHAT_BODY, Fixture, KEY, MINUTE, VIDEO, charged, line, post};
 use crate::support::until;

@@ -9,7 +9,7 @@ use std::time::Duration;
 use rusqlite::{Connection, params};
 
 use tollgate::clock;
-use tollgate::store::{Job, JobState, PurchaseState, Settlement, StatusUpdate, Store};
+use tollgate::ledger::{Job, JobState, PurchaseState, Settlement, StatusUpdate, Store};
 
 use crate::commands::fixture::{
     CHAT, EXPENSIVE_VIDEO, Fixture, MINUTE, VIDEO, charged, line, post,

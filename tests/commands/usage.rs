@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tollgate::clock;
 use tollgate::contract::money::Usd;
-use tollgate::store::{Budgets, DedupeKey, PurchaseId, Reservation, Service, Settlement};
+use tollgate::ledger::{Budgets, DedupeKey, PurchaseId, Reservation, Service, Settlement};
 
 use crate::commands::fixture::{CHAT, EXPENSIVE_VIDEO, Fixture, MINUTE, VIDEO, charged};
 

@@ -11,7 +11,7 @@ use nix::unistd::Pid;
 use rusqlite::Connection;
 use tempfile::TempDir;
 use tollgate::clock;
-use tollgate::store::Store;
+use tollgate::ledger::Store;
 
 use crate::support::process::{Ended, Process, run};
 use crate::support::{PATIENCE, until};

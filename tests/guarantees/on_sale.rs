@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use serde_json::{Value, json};
 use tollgate::clock::{self, Date};
 use tollgate::contract::catalog::{Catalog, Service};
-use tollgate::store::Selection;
+use tollgate::ledger::Selection;
 use uuid::Uuid;
 
 use crate::support::client::Answer;

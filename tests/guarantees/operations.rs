@@ -4,7 +4,7 @@
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;
-use tollgate::store::Store;
+use tollgate::ledger::Store;
 
 use tempfile::TempDir;
 

@@ -3,7 +3,7 @@
 use std::fs;
 use std::process::Command;
 
-use tollgate::store::SpendLimit;
+use tollgate::ledger::SpendLimit;
 
 use crate::support::client::{Answer, Client};
 use crate::support::{Gate, Reply, Upstream, until};
@@ -218,7 +218,7 @@ fn third_upload_of_a_caller_at_once_is_refused() {
 #[test]
 fn other_sites_and_strangers_upload_nothing() {
     let (_upstream, gate) = gate(MEMBERS);
-    let ann = gate.member_with("ann", tollgate::store::Role::Member, SpendLimit::default());
+    let ann = gate.member_with("ann", tollgate::ledger::Role::Member, SpendLimit::default());
     assert_refused(&upload(&gate, &[], &png(100)), 401, "missing_credentials");
     for foreign in [
         ("Origin", "https://evil.example"),

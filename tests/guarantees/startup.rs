@@ -9,7 +9,7 @@ use std::sync::Arc;
 use rusqlite::Connection;
 use tempfile::TempDir;
 use tollgate::clock;
-use tollgate::store::{MoneyKind, Store, StoreCapacity};
+use tollgate::ledger::{MoneyKind, Store, StoreCapacity};
 
 use crate::support::client::{Answer, Client, Record};
 use crate::support::process::{Process, Signal, run};

@@ -14,7 +14,7 @@ use std::thread;
 use std::time::Duration;
 
 use tollgate::clock;
-use tollgate::store::{Clock, PurchaseId, PurchaseRecord, Store, StoreCapacity, Unavailable};
+use tollgate::ledger::{Clock, PurchaseId, PurchaseRecord, Store, StoreCapacity, Unavailable};
 
 use crate::clients::number;
 use crate::dice::fixed;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use tollgate::contract::money::Usd;
-use tollgate::store::PurchaseId;
+use tollgate::ledger::PurchaseId;
 use tollgate::upstream::{Attempt, GatewayCall};
 
 use crate::dice::Dice;

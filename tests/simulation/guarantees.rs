@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use tollgate::clock;
 use tollgate::contract::money::Usd;
+use tollgate::ledger::{self, BudgetScope, PurchaseId};
 use tollgate::problem::Charged;
-use tollgate::store::{self, BudgetScope, PurchaseId};
 
 use crate::clients::{Answer, Asked, Client, Identity, Received, Wish, name};
 use crate::disk::{Platter, finish};
@@ -50,9 +50,9 @@ fn money_adds_up(state: &State, now: Duration) -> Result<(), String> {
         let (Some(id), Some((at, cost))) = (flight.id, flight.charges) else { continue };
         match state.books.state(id) {
             Some(
-                store::PurchaseState::Sent
-                | store::PurchaseState::Charged
-                | store::PurchaseState::Unknown,
+                ledger::PurchaseState::Sent
+                | ledger::PurchaseState::Charged
+                | ledger::PurchaseState::Unknown,
             ) => {}
             other => return Err(format!("{id} costs {cost} at the gateway, and is {other:?}")),
         }
@@ -68,21 +68,21 @@ fn money_adds_up(state: &State, now: Duration) -> Result<(), String> {
             (_, Some((times, _))) if *times > 1 => {
                 return Err(format!("{id} was charged {times} times"));
             }
-            (store::PurchaseState::Charged, Some((_, charge))) if charge == cost => {
+            (ledger::PurchaseState::Charged, Some((_, charge))) if charge == cost => {
                 booked += cost.as_micros();
             }
-            (store::PurchaseState::Charged, other) => {
+            (ledger::PurchaseState::Charged, other) => {
                 return Err(format!("{id} is charged at {cost}, and was charged {other:?}"));
             }
             (
-                store::PurchaseState::Held
-                | store::PurchaseState::Sent
-                | store::PurchaseState::Unknown,
+                ledger::PurchaseState::Held
+                | ledger::PurchaseState::Sent
+                | ledger::PurchaseState::Unknown,
                 _,
             ) => {
                 held += cost.as_micros();
             }
-            (store::PurchaseState::Released, _) => {}
+            (ledger::PurchaseState::Released, _) => {}
         }
     }
     let charged: u64 = charged.values().map(|(_, cost)| cost.as_micros()).sum();
@@ -105,7 +105,7 @@ fn what_was_answered_is_booked(state: &State, now: Duration) -> Result<(), Strin
         else {
             continue;
         };
-        if entry.state != store::PurchaseState::Charged && !entry.was_refused {
+        if entry.state != ledger::PurchaseState::Charged && !entry.was_refused {
             return Err(format!("{id} was answered at {:?}: {entry:?}", flight.replied));
         }
     }
@@ -124,7 +124,7 @@ fn is_the_only_charge_of_its_key(state: &State, id: PurchaseId) -> Result<(), St
             flights.any(|flight| flight.id == Some(*other) && flight.charges.is_some());
         let first = if earlier.set_aside <= entry.set_aside { earlier } else { entry };
         // A clock that is set back later does not count.
-        let is_over = first.state == store::PurchaseState::Charged && first.was_over;
+        let is_over = first.state == ledger::PurchaseState::Charged && first.was_over;
         if was_charged && !is_over {
             return Err(format!("{id} and {other} were charged for one key"));
         }
@@ -196,7 +196,7 @@ fn is_true(
             }
             let entry = state.books.entries.get(&id).ok_or("it is not in the books")?;
             let is_kept =
-                entry.state == store::PurchaseState::Charged && entry.reply.as_ref() == Some(body);
+                entry.state == ledger::PurchaseState::Charged && entry.reply.as_ref() == Some(body);
             match is_kept || entry.was_refused {
                 true => Ok(()),
                 false => Err(format!("it is kept as {entry:?}")),
@@ -233,7 +233,7 @@ fn is_true(
 /// The price is released before the client learns that nothing was charged.
 fn is_given_back(state: &State, own: PurchaseId) -> Result<(), String> {
     match state.books.entries.get(&own) {
-        Some(entry) if entry.state != store::PurchaseState::Released && !entry.was_refused => {
+        Some(entry) if entry.state != ledger::PurchaseState::Released && !entry.was_refused => {
             Err(format!("its price is still set aside: {entry:?}"))
         }
         Some(_) | None => Ok(()),
@@ -257,19 +257,19 @@ pub(crate) fn replayable(state: &State, wall: Duration) -> Vec<(Wish, Answer)> {
         let Asked::Key(_) = wish.claim else { continue };
         let unknown = |charged| Answer::Problem { code: "outcome_unknown", charged };
         let expected = match (entry.state, &entry.reply) {
-            (store::PurchaseState::Released, _) => continue,
+            (ledger::PurchaseState::Released, _) => continue,
             _ if entry.is_replaced => continue,
-            (store::PurchaseState::Charged, _)
+            (ledger::PurchaseState::Charged, _)
                 if entry.keep_until <= wall + Duration::from_secs(60) =>
             {
                 continue;
             }
-            (store::PurchaseState::Charged, Some(reply)) => replay(reply, entry.cost),
-            (store::PurchaseState::Charged, None) => unknown(Charged::Yes),
+            (ledger::PurchaseState::Charged, Some(reply)) => replay(reply, entry.cost),
+            (ledger::PurchaseState::Charged, None) => unknown(Charged::Yes),
             (
-                store::PurchaseState::Held
-                | store::PurchaseState::Sent
-                | store::PurchaseState::Unknown,
+                ledger::PurchaseState::Held
+                | ledger::PurchaseState::Sent
+                | ledger::PurchaseState::Unknown,
                 _,
             ) => unknown(Charged::Unknown),
         };

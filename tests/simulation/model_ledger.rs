@@ -7,7 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use tollgate::clock::Date;
 use tollgate::contract::money::Usd;
-use tollgate::store::{
+use tollgate::ledger::{
     Budgets, DedupeKey, DuplicateCheck, PurchaseId, PurchaseState, Reservation, ReserveError,
     Settlement,
 };

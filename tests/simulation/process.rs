@@ -10,11 +10,13 @@ use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tollgate::jobs::JobRegistry;
+use tollgate::ledger::{
+    self, AccountBinding, KeyId, PurchaseId, RecentRefusals, Settlement, Store,
+};
 use tollgate::metrics::Metrics;
 use tollgate::problem::Problem;
 use tollgate::purchase::idempotency::RunningPurchases;
 use tollgate::purchase::{DedupeBy, PurchaseContext, PurchaseRequest, Purchases, Receipt};
-use tollgate::store::{self, AccountBinding, KeyId, PurchaseId, RecentRefusals, Settlement, Store};
 use tollgate::upstream::rate_limit::RateLimit;
 use tollgate::upstream::{Error, Gateway, GatewayCall, GatewayReply, GatewayRequest, KeyRing};
 use tollgate::{clock, pipeline};
@@ -183,7 +185,7 @@ impl Process {
         if (free, waiting) != (requests, 0) {
             state.broken(format!("{free} of {requests} places are free, {waiting} wait"));
         }
-        let open = [store::PurchaseState::Held, store::PurchaseState::Sent];
+        let open = [ledger::PurchaseState::Held, ledger::PurchaseState::Sent];
         let left = state.books.entries.iter().find(|(_, entry)| open.contains(&entry.state));
         if let Some((id, entry)) = left.map(|(id, entry)| (*id, entry.clone())) {
             state.broken(format!("{id} is left under way: {entry:?}"));

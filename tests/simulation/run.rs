@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tollgate::clock;
 use tollgate::contract::money::Usd;
-use tollgate::store::{PurchaseState, Settlement};
+use tollgate::ledger::{PurchaseState, Settlement};
 
 use crate::clients::{Answer, Asked, Wish};
 use crate::dice::Dice;

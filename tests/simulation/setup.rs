@@ -6,8 +6,8 @@ use std::time::Duration;
 use tollgate::config::RequestLimit;
 use tollgate::contract::catalog::Catalog;
 use tollgate::contract::money::Usd;
+use tollgate::ledger::{Budgets, Caller, SpendLimit};
 use tollgate::purchase::PurchaseTerms;
-use tollgate::store::{Budgets, Caller, SpendLimit};
 use tollgate::validate::{self, ChatRules, Checked, Order};
 
 use crate::dice::Dice;

@@ -9,7 +9,7 @@ use http::{Request, StatusCode};
 use http_body_util::Empty;
 use hyper_util::rt::TokioIo;
 use tokio::time::sleep;
-use tollgate::store::PurchaseId;
+use tollgate::ledger::PurchaseId;
 use tollgate::upstream::{Attempt, Error, GatewayReply, SendAttempt, UnparsableReply};
 
 use crate::gateway::{Course, Fate};

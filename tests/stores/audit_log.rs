@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tollgate::contract::money::Usd;
-use tollgate::store::{
+use tollgate::ledger::{
     Actor, AuditEntry, AuditQuery, Caller, Extra, GroupChange, LimitChange, Member, MemberChange,
     MemberError, Period, PurchaseState, Role, Selection, Settlement, SpendLimit, Store,
 };

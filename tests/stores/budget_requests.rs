@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use tollgate::contract::money::Usd;
-use tollgate::store::{AuditQuery, BudgetRequest, BudgetScope, Extra};
+use tollgate::ledger::{AuditQuery, BudgetRequest, BudgetScope, Extra};
 
 use crate::fixture::*;
 use crate::members::operator;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tollgate::contract::money::Usd;
-use tollgate::store::{
+use tollgate::ledger::{
     BudgetScope, Budgets, OverBudget, Period, Reservation, ReserveError, ScopeKind, Service,
     Settlement, SpendLimit, SpendRow, ZoneOffsets,
 };

@@ -1,7 +1,7 @@
 //! However many ask at once, there is one money and one purchase.
 
 use tollgate::contract::money::Usd;
-use tollgate::store::{
+use tollgate::ledger::{
     Budgets, Period, PurchaseId, Reservation, ReserveError, Settlement, SpendLimit,
 };
 

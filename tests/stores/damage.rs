@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use tollgate::contract::money::Usd;
-use tollgate::store::{
+use tollgate::ledger::{
     BudgetScope, Cause, Clock, OpenError, PurchaseId, PurchaseState, Settlement, Store,
 };
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tollgate::contract::money::Usd;
-use tollgate::store::{
+use tollgate::ledger::{
     AccountStatus, DedupeKey, EarlierReply, PurchaseId, PurchaseState, Reservation, ReserveError,
     Settlement, StoreCapacity,
 };

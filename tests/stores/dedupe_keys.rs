@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use tollgate::store::{AccountStatus, Reservation, ReserveError, Settlement, Store, StoreCapacity};
+use tollgate::ledger::{
+    AccountStatus, Reservation, ReserveError, Settlement, Store, StoreCapacity,
+};
 
 use crate::fixture::*;
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use rusqlite::Connection;
 use tollgate::contract::money::Usd;
-use tollgate::store::{
+use tollgate::ledger::{
     AccountStatus, BudgetScope, MoneyKind, OpenError, PurchaseState, ReserveError, Settlement,
     Store, StoreCapacity,
 };

@@ -5,7 +5,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use tollgate::clock::Date;
 use tollgate::contract::money::Usd;
-use tollgate::store::{
+use tollgate::ledger::{
     AuditQuery, BudgetScope, Budgets, Extra, KeptLimit, MemberChange, MemberError, OverBudget,
     Period, Reservation, ReserveError, SpendLimit,
 };

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use tempfile::TempDir;
 use tollgate::contract::money::Usd;
-use tollgate::store::postgres::{InstanceKind, PostgresTarget};
-use tollgate::store::{
+use tollgate::ledger::postgres::{InstanceKind, PostgresTarget};
+use tollgate::ledger::{
     AccountStatus, BudgetScope, Budgets, Clock, Deadlines, DedupeKey, Digest, DuplicateCheck,
     EarlierReply, ExistingPurchase, KeptReply, MoneyKind, PeriodSpend, PurchaseId, PurchaseRecord,
     PurchaseState, Reservation, ReserveError, Service, Settlement, SlotId, SlotLimit, SlotRate,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use futures_util::future::join_all;
 use tollgate::contract::money::Usd;
-use tollgate::store::{
+use tollgate::ledger::{
     BudgetScope, Group, GroupChange, GroupError, LimitChange, Member, MemberChange, MemberError,
     Period, Reservation, ReserveError, ScopeKind, Settlement, SpendLimit,
 };

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rusqlite::Connection;
-use tollgate::store::{
+use tollgate::ledger::{
     AccountStatus, Clock, MoneyKind, OpenError, ReserveError, Settlement, Store,
 };
 

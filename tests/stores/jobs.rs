@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tollgate::contract::money::Usd;
-use tollgate::store::{Job, JobState, KeyId, MoneyKind, StatusUpdate, Store};
+use tollgate::ledger::{Job, JobState, KeyId, MoneyKind, StatusUpdate, Store};
 
 use crate::fixture::*;
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tollgate::contract::money::Usd;
-use tollgate::store::{
+use tollgate::ledger::{
     Actor, LimitChange, LoginSession, Member, MemberChange, MemberError, Period, Role, SpendLimit,
     Store, is_member_name,
 };

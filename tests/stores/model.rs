@@ -9,7 +9,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use rusqlite::Connection;
 use tollgate::contract::money::Usd;
-use tollgate::store::{
+use tollgate::ledger::{
     AccountStatus, BudgetScope, Budgets, DedupeKey, DuplicateCheck, EarlierReply, ExistingPurchase,
     Extra, GroupChange, KeptReply, LimitChange, MemberChange, PurchaseId, Reservation,
     ReserveError, Settlement, SpendLimit, StoreCapacity,

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tollgate::clock::Date;
 use tollgate::contract::money::Usd;
-use tollgate::store::{
+use tollgate::ledger::{
     AccountStatus, BudgetScope, DedupeKey, Digest, EarlierReply, ExistingPurchase, Extra,
     KeptLimit, KeptReply, OverBudget, Period, PeriodSpend, PurchaseId, PurchaseRecord,
     PurchaseState, Reservation, ReserveError, Settlement, SpendLimit, StoreCapacity,

@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tollgate::contract::event::EventKind;
 use tollgate::contract::money::Usd;
-use tollgate::store::{
+use tollgate::ledger::{
     Alert, Budgets, Extra, JobState, MemberChange, OutboxEvent, Period, PurchaseId, Reservation,
     Settlement, SpendLimit, StatusUpdate, Store, Subscription, Thresholds, WebhookId,
 };

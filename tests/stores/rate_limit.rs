@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tollgate::store::{AccountLimit, SlotId, Store};
+use tollgate::ledger::{AccountLimit, SlotId, Store};
 
 use crate::fixture::*;
 

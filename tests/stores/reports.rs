@@ -1,7 +1,7 @@
 //! What reports of everybody read, alike on every backend.
 
 use tollgate::contract::money::Usd;
-use tollgate::store::{Job, Reservation, Service, Settlement, SpendRow, ZoneOffsets};
+use tollgate::ledger::{Job, Reservation, Service, Settlement, SpendRow, ZoneOffsets};
 
 use crate::fixture::*;
 

@@ -1,7 +1,7 @@
 //! What a server leaves behind is found by the next one.
 
 use tollgate::contract::money::Usd;
-use tollgate::store::{AccountStatus, PurchaseState, ReserveError, Settlement};
+use tollgate::ledger::{AccountStatus, PurchaseState, ReserveError, Settlement};
 
 use crate::fixture::*;
 

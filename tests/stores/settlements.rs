@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tollgate::contract::money::Usd;
-use tollgate::store::{AccountStatus, PurchaseId, PurchaseState, Settlement};
+use tollgate::ledger::{AccountStatus, PurchaseId, PurchaseState, Settlement};
 
 use crate::fixture::*;
 

@@ -2,7 +2,7 @@
 
 use tollgate::contract::money::Usd;
 use tollgate::contract::selection::Selection;
-use tollgate::store::{
+use tollgate::ledger::{
     Actor, AuditQuery, MAX_TOKENS_PER_SUBJECT, Period, Role, SpendLimit, Subject, SubjectLogin,
     SubjectTerms, SubjectToken, TokenRefusal,
 };

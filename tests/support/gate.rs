@@ -10,7 +10,7 @@ use std::{fs, thread};
 use tempfile::TempDir;
 use tollgate::access::Authenticator;
 use tollgate::config::Environment;
-use tollgate::store::Store;
+use tollgate::ledger::Store;
 use zeroize::Zeroizing;
 
 use super::bridge::{Bridge, Transport};

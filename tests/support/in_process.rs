@@ -17,9 +17,9 @@ use tollgate::app::{self, App, SharedState, Shutdown};
 use tollgate::clock;
 use tollgate::config::{Environment, Settings, SettingsSource};
 use tollgate::downstream::source::Source;
+use tollgate::ledger::Store;
 use tollgate::routes::ops::Ops;
 use tollgate::server::{self, IncomingBody};
-use tollgate::store::Store;
 use tower::service_fn;
 
 use super::log;

@@ -5,7 +5,7 @@ use std::sync::Mutex;
 use aho_corasick::AhoCorasick;
 use tokio::runtime;
 use tollgate::access::token::{self, Secret};
-use tollgate::store::{
+use tollgate::ledger::{
     Actor, GroupChange, LimitChange, Member, MemberChange, Role, Selection, SpendLimit, Store,
 };
 

@@ -11,7 +11,7 @@ use super::{JwtVerifier, NO_SUCH_KEY, Token};
 use crate::access::{Denied, subject};
 use crate::clock;
 use crate::config::OidcConfig;
-use crate::store::SubjectTerms;
+use crate::ledger::SubjectTerms;
 
 /// A token that lists many groups is large.
 const MAX_ID_TOKEN: usize = 64 * 1_024;

@@ -21,7 +21,7 @@ use moka::future::Cache;
 use super::{Denied, Session};
 use crate::clock;
 use crate::config::{JwksSource, JwtConfig, TokenRules};
-use crate::store::Caller;
+use crate::ledger::Caller;
 use claims::{Claims, JsonObject, Malformed};
 use key_cache::{FetchError, KeyCache, KeySource, MIN_FETCH_INTERVAL};
 use key_set::{KeyLookup, KeySet};

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use tracing::info;
 
 use super::MemberList;
-use crate::store::{Member, Period, Selection};
+use crate::ledger::{Member, Period, Selection};
 
 pub(super) fn log_changes(old: &MemberList, new: &MemberList) {
     let (before, after) = (by_name(old), by_name(new));

@@ -15,7 +15,7 @@ use super::cached_list::{CachedList, Listed};
 use super::token::{self, Secret};
 use super::{Denied, NO_MEMBER, NO_SESSION, Session, random_value};
 use crate::clock;
-use crate::store::{Caller, Digest, LoginSession, Member, Role, Store, Unavailable};
+use crate::ledger::{Caller, Digest, LoginSession, Member, Role, Store, Unavailable};
 
 pub const LOGIN_LIFETIME: Duration = Duration::from_secs(7 * 86_400);
 

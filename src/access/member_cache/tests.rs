@@ -7,7 +7,7 @@ use tokio::time::advance;
 use super::*;
 use crate::access::{NO_MEMBER, NO_SESSION, RETRY_AFTER};
 use crate::contract::money::Usd;
-use crate::store::{
+use crate::ledger::{
     Actor, HookFuture, LimitChange, MemberChange, Period, ReserveError, SpendLimit, StoreHook,
     StoreOp,
 };

@@ -8,7 +8,7 @@ use tracing::{info, warn};
 use super::reconcile::{Decision, REFUNDS_WITHIN, Verdict};
 use super::summary::{SummaryReading, SummaryStatus};
 use crate::contract::money::Usd;
-use crate::store::{
+use crate::ledger::{
     AccountBinding, AccountCheck, Checkpoint, Evidence, MissingSpend, PurchaseId, Service,
     Settlement, Snapshot, Store, Unavailable,
 };

@@ -7,7 +7,7 @@ use crate::billing::reconcile;
 use crate::billing::reconcile::tests::world::{Bought, Dice, World};
 use crate::clock;
 use crate::contract::money::Usd;
-use crate::store::{
+use crate::ledger::{
     AccountLimit, AccountStatus, Budgets, DedupeKey, Job, JobState, KeptReply, PurchaseId,
     PurchaseState, Reservation, SETTLES_WITHIN, Service as Kind, Settlement, StatusUpdate,
 };

@@ -9,7 +9,7 @@ use super::{
 };
 use crate::contract::catalog::UNSTATED_CHAT;
 use crate::contract::money::SignedUsd;
-use crate::store::{Checkpoint, Evidence, JobState, PurchaseId, PurchaseState, Service, Snapshot};
+use crate::ledger::{Checkpoint, Evidence, JobState, PurchaseId, PurchaseState, Service, Snapshot};
 
 /// The most expensive chat of the price list, in micro-dollars: an upper bound for others' chats.
 const MAX_CHAT_PRICE: i128 = 6_000;

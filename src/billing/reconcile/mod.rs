@@ -24,8 +24,8 @@ use std::time::Duration;
 
 use crate::clock::iso8601;
 use crate::contract::money::{SignedUsd, Usd};
-pub use crate::store::SETTLES_WITHIN;
-use crate::store::{
+pub use crate::ledger::SETTLES_WITHIN;
+use crate::ledger::{
     Checkpoint, Evidence, PurchaseId, PurchaseRecord, PurchaseState, Service, Snapshot,
 };
 use case::Case;

@@ -9,7 +9,7 @@ use tower::service_fn;
 
 use super::*;
 use crate::contract::money::Usd;
-use crate::store::{self, AccountBinding, Budgets, DedupeKey, PurchaseId, Reservation};
+use crate::ledger::{self, AccountBinding, Budgets, DedupeKey, PurchaseId, Reservation};
 use crate::upstream::Abort;
 
 fn listing(cents: u64, keys: &str) -> Bytes {
@@ -350,7 +350,7 @@ async fn buy(ledger: &Store) {
     let reservation = Reservation {
         id: PurchaseId::generate(),
         caller: "ann".into(),
-        service: store::Service::Chat,
+        service: ledger::Service::Chat,
         model: "alpha".into(),
         price: Usd::mills(6),
         dedupe_key: DedupeKey::IdempotencyKey { key, payload: key },

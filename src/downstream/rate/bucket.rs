@@ -16,7 +16,7 @@ use tower_governor::key_extractor::KeyExtractor;
 
 use crate::access::counter_key::CounterKey;
 use crate::clock::{self, Instant};
-use crate::store::Caller;
+use crate::ledger::Caller;
 use crate::sync::{FastMap, lock};
 
 pub(in crate::downstream) const RATELIMIT_POLICY: HeaderName =

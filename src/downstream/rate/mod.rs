@@ -16,9 +16,9 @@ use super::Call;
 use super::route::Class;
 use crate::clock;
 use crate::config::LimitsConfig;
+use crate::ledger::{Caller, Digest, RecentRefusals};
 use crate::problem::{Problem, RATE_LIMITED};
 use crate::response::Response;
-use crate::store::{Caller, Digest, RecentRefusals};
 use crate::sync::{self, KeyedLimit};
 
 /// Concurrent uploads per caller.

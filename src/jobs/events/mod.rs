@@ -16,9 +16,9 @@ use http_body_util::StreamBody;
 
 use crate::access::Session;
 use crate::jobs::{JobRegistry, JobSubscription};
+use crate::ledger::Caller;
 use crate::problem::{JOB_NOT_FOUND, Problem};
 use crate::response::{self, Body, BoxError, Response};
-use crate::store::Caller;
 use crate::validate;
 use event_stream::EventStream;
 

@@ -6,11 +6,11 @@ use tokio::time::timeout;
 use super::*;
 use crate::access::Session;
 use crate::contract::money::Usd;
+use crate::ledger::{AccountBinding, Budgets, HookFuture, PurchaseState, StoreHook, StoreOp};
 use crate::problem::Charged;
 use crate::purchase::tests::{
     SOON, accepted, answered, context, keyed, purchase, purchases, terms,
 };
-use crate::store::{AccountBinding, Budgets, HookFuture, PurchaseState, StoreHook, StoreOp};
 use crate::upstream::rate_limit::tests::wide_over;
 use crate::upstream::{Error, GatewayReply};
 
@@ -243,7 +243,7 @@ impl Steps {
 }
 
 impl StoreHook for Steps {
-    fn before<'a>(&'a self, op: StoreOp<'a>) -> HookFuture<'a, Result<(), store::Unavailable>> {
+    fn before<'a>(&'a self, op: StoreOp<'a>) -> HookFuture<'a, Result<(), ledger::Unavailable>> {
         self.note(op);
         Box::pin(std::future::ready(Ok(())))
     }

@@ -4,9 +4,9 @@ use tokio::time::sleep;
 
 use super::*;
 use crate::clock;
+use crate::ledger::Settlement;
 use crate::purchase::budget::reservation;
 use crate::purchase::tests::{SOON, accepted, context, keyed, purchases};
-use crate::store::Settlement;
 use crate::upstream::{Abort, Error};
 
 #[tokio::test(start_paused = true)]

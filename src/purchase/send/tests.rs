@@ -8,10 +8,10 @@ use http::StatusCode;
 
 use super::*;
 use crate::contract::catalog::Catalog;
+use crate::ledger::{Caller, KeyId};
 use crate::metrics::Readings;
 use crate::purchase::tests::{SOON, answered, context, keyed, purchases};
 use crate::purchase::{DedupeBy, Receipt};
-use crate::store::{Caller, KeyId};
 use crate::validate;
 
 const CHAT: &[u8] = br#"{"model":"eta-5-mini","messages":[{"role":"user","content":"hi"}]}"#;

@@ -23,7 +23,7 @@ use tracing::{error, info, warn};
 use super::{Abort, Attempt, Error, GatewayCall, GatewayReply};
 use crate::clock::{self, Instant};
 use crate::config::RequestLimit;
-use crate::store::{AccountLimit, SlotId, SlotLimit, SlotRate, Store, Unavailable, WantedSlot};
+use crate::ledger::{AccountLimit, SlotId, SlotLimit, SlotRate, Store, Unavailable, WantedSlot};
 use crate::sync::lock;
 use scheduler::{Priority, Scheduler, Ticket};
 

@@ -10,7 +10,7 @@ use http::StatusCode;
 use tokio::time::{sleep, timeout};
 
 use super::*;
-use crate::store::{HookFuture, ReserveError, StoreHook, StoreOp, Unavailable};
+use crate::ledger::{HookFuture, ReserveError, StoreHook, StoreOp, Unavailable};
 use crate::upstream::{
     Authorization, BeforeSend, GatewayReply, GatewayRequest, KeyRing, SendAttempt,
 };

@@ -2,7 +2,7 @@
 
 use tollgate::access::token;
 use tollgate::contract::money::Usd;
-use tollgate::store::Role;
+use tollgate::ledger::Role;
 
 use crate::commands::fixture::Fixture;
 
@@ -48,7 +48,7 @@ mod clock {
     use std::time::Duration;
 
     use tollgate::clock;
-    use tollgate::store::VERSION_POLL_INTERVAL;
+    use tollgate::ledger::VERSION_POLL_INTERVAL;
 
     use crate::commands::fixture::{Fixture, get};
 

@@ -1,6 +1,6 @@
 //! `--may-buy` sets what a member may buy, and nothing that is not sold can be named.
 
-use tollgate::store::Selection;
+use tollgate::ledger::Selection;
 
 use crate::commands::fixture::Fixture;
 

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use tempfile::TempDir;
 use tollgate::contract::money::Usd;
-use tollgate::store::{
+use tollgate::ledger::{
     AccountStatus, BudgetScope, Budgets, Clock, DedupeKey, KeptReply, PurchaseId, PurchaseState,
     Reservation, Service, Settlement, Store,
 };
@@ -58,7 +58,7 @@ pub(super) fn ledger(data: &[u8]) -> bool {
         let sum: u64 = counted.map(|row| row.price.as_micros()).sum();
         assert!(spent.month.as_micros() <= sum, "{spent:?} of {sum}");
         assert!(spent.day <= spent.month, "{spent:?}");
-        let own = |row: &&tollgate::store::PurchaseRecord| row.state == PurchaseState::Held;
+        let own = |row: &&tollgate::ledger::PurchaseRecord| row.state == PurchaseState::Held;
         assert_eq!(rows.iter().find(own).map(|row| row.id), None, "left under way");
     }
     true

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 use tollgate::contract::money::Usd;
-use tollgate::store::{GroupChange, Period, Role, SpendLimit};
+use tollgate::ledger::{GroupChange, Period, Role, SpendLimit};
 
 use super::MEMBERS;
 use crate::support::client::Answer;

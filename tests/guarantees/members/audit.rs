@@ -1,7 +1,7 @@
 //! The audit log is for admins, page by page.
 
 use serde_json::{Value, json};
-use tollgate::store::{Role, SpendLimit};
+use tollgate::ledger::{Role, SpendLimit};
 
 use super::MEMBERS;
 use crate::support::{Gate, Reply, STORES, Upstream};

@@ -3,7 +3,7 @@
 use serde_json::json;
 use tollgate::clock::{self, Date};
 use tollgate::contract::money::Usd;
-use tollgate::store::{Period, Role, SpendLimit};
+use tollgate::ledger::{Period, Role, SpendLimit};
 
 use super::MEMBERS;
 use crate::support::login_service::{Browser, LoginService};

@@ -4,7 +4,7 @@ use std::thread;
 
 use tollgate::clock::{self, Date};
 use tollgate::contract::money::Usd;
-use tollgate::store::{Period, Role, SpendLimit};
+use tollgate::ledger::{Period, Role, SpendLimit};
 
 use super::MEMBERS;
 use crate::support::client::Answer;

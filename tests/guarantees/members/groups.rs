@@ -4,7 +4,7 @@ use std::thread;
 
 use serde_json::{Value, json};
 use tollgate::contract::money::Usd;
-use tollgate::store::{GroupChange, LimitChange, Period, SpendLimit};
+use tollgate::ledger::{GroupChange, LimitChange, Period, SpendLimit};
 
 use super::MEMBERS;
 use crate::support::client::Answer;

@@ -3,7 +3,7 @@
 use std::thread;
 
 use serde_json::{Value, json};
-use tollgate::store::{GroupChange, Role, SpendLimit};
+use tollgate::ledger::{GroupChange, Role, SpendLimit};
 
 use super::MEMBERS;
 use crate::support::client::Answer;

@@ -1,7 +1,7 @@
 //! What is open, or waits, ends when the credentials do that opened it.
 
 use serde_json::json;
-use tollgate::store::{Role, SpendLimit};
+use tollgate::ledger::{Role, SpendLimit};
 
 use super::MEMBERS;
 use crate::support::client::Client;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tollgate::clock;
 use tollgate::contract::money::Usd;
-use tollgate::store::{Budgets, DedupeKey, PurchaseId, Reservation, Service, Store};
+use tollgate::ledger::{Budgets, DedupeKey, PurchaseId, Reservation, Service, Store};
 
 use crate::support::client::Answer;
 use crate::support::paused::{PausedGate, PausedUpstream};

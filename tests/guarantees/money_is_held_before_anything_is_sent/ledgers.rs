@@ -5,7 +5,7 @@ use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::process::Command;
 
-use tollgate::store::{MoneyKind, Store, StoreCapacity};
+use tollgate::ledger::{MoneyKind, Store, StoreCapacity};
 
 use crate::support::client::Answer;
 use crate::support::process::run;

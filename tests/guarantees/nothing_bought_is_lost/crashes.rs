@@ -10,7 +10,7 @@ use std::{fs, thread};
 
 use tollgate::clock;
 use tollgate::contract::money::Usd;
-use tollgate::store::{BudgetScope, PurchaseRecord, PurchaseState, Store};
+use tollgate::ledger::{BudgetScope, PurchaseRecord, PurchaseState, Store};
 
 use crate::support::client::Answer;
 use crate::support::process::Signal;

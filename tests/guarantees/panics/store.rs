@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use tollgate::store::{HookFuture, ReserveError, Store, StoreHook, StoreOp, Unavailable};
+use tollgate::ledger::{HookFuture, ReserveError, Store, StoreHook, StoreOp, Unavailable};
 
 use crate::support::lock;
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::runtime::Runtime;
-use tollgate::store::{PurchaseState, Store};
+use tollgate::ledger::{PurchaseState, Store};
 
 use crate::support::client::Answer;
 use crate::support::received::ReceivedRequest;

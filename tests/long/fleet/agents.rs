@@ -11,7 +11,7 @@ use tempfile::TempDir;
 use tollgate::access::quote::{OrderId, QuoteSigner};
 use tollgate::access::token::Secret;
 use tollgate::contract::catalog::Catalog;
-use tollgate::store::Caller;
+use tollgate::ledger::Caller;
 use tollgate::validate;
 
 use super::commands::LIVE;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tollgate::clock;
 use tollgate::contract::video::VideoAccepted;
-use tollgate::store::{
+use tollgate::ledger::{
     HookFuture, PurchaseId, PurchaseState, Reservation, ReserveError, Settlement, StoreHook,
     StoreOp, Unavailable,
 };

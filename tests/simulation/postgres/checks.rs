@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use tollgate::contract::money::Usd;
-use tollgate::store::{PurchaseId, Settlement};
+use tollgate::ledger::{PurchaseId, Settlement};
 
 use super::ledger::Row;
 use super::process::Done;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use tollgate::contract::money::Usd;
-use tollgate::store::{KeptReply, PurchaseId, Settlement};
+use tollgate::ledger::{KeptReply, PurchaseId, Settlement};
 
 use super::run::Wish;
 use crate::dice::Dice;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::runtime::{Builder, Runtime};
 use tokio_postgres::{Client, NoTls, Statement};
 use tollgate::contract::money::Usd;
-use tollgate::store::{Clock, PurchaseId};
+use tollgate::ledger::{Clock, PurchaseId};
 use uuid::Uuid;
 
 use crate::cluster::{Cluster, Database};

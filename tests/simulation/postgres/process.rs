@@ -6,8 +6,8 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use tokio::runtime::{Builder, Runtime};
 use tokio::time::advance;
-use tollgate::store::postgres::{InstanceKind, PostgresTarget};
-use tollgate::store::{
+use tollgate::ledger::postgres::{InstanceKind, PostgresTarget};
+use tollgate::ledger::{
     AccountStatus, Clock, Deadlines, Held, MoneyKind, PurchaseId, Reservation, ReserveError,
     Settlement, SlotId, SlotLimit, SlotRate, Store, WantedSlot,
 };

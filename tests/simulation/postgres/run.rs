@@ -5,7 +5,7 @@ use std::thread;
 use std::time::Duration;
 
 use tollgate::contract::money::Usd;
-use tollgate::store::{
+use tollgate::ledger::{
     Budgets, DedupeKey, Held, Period, PurchaseId, Reservation, ReserveError, Service, Settlement,
     SlotRate, SpendLimit,
 };

@@ -1,7 +1,7 @@
 //! The connection to the database fails at the worst moments. Nothing is counted twice or lost.
 
 use tollgate::contract::money::Usd;
-use tollgate::store::{Reservation, ReserveError, Settlement};
+use tollgate::ledger::{Reservation, ReserveError, Settlement};
 
 use super::wire::Course;
 use super::{ann, behind_a_wire, state};
@@ -76,7 +76,7 @@ async fn idle_server_finds_its_database_again() {
 
 /// A server waits for eight seconds for an answer, and then for ten to connect again.
 mod long {
-    use tollgate::store::Store;
+    use tollgate::ledger::Store;
 
     use super::super::wire::Wire;
     use super::*;

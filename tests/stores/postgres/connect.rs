@@ -10,8 +10,8 @@ use tokio_rustls::rustls::crypto::ring;
 use tokio_rustls::rustls::pki_types::CertificateDer;
 use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::{ClientConfig, RootCertStore};
-use tollgate::store::postgres::{InstanceKind, PostgresTarget, connect};
-use tollgate::store::{Cause, MoneyKind, Reason};
+use tollgate::ledger::postgres::{InstanceKind, PostgresTarget, connect};
+use tollgate::ledger::{Cause, MoneyKind, Reason};
 
 use crate::cluster::Cluster;
 

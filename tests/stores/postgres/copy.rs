@@ -4,9 +4,9 @@
 use std::path::{Path, PathBuf};
 
 use rusqlite::Connection;
-use tollgate::store::copy::{CopyEvent, MovedLedger, move_to_postgres, move_to_sqlite};
-use tollgate::store::postgres::{InstanceKind, PostgresTarget};
-use tollgate::store::{Cause, MoneyKind, Reason, ReserveError, Settlement, Store};
+use tollgate::ledger::copy::{CopyEvent, MovedLedger, move_to_postgres, move_to_sqlite};
+use tollgate::ledger::postgres::{InstanceKind, PostgresTarget};
+use tollgate::ledger::{Cause, MoneyKind, Reason, ReserveError, Settlement, Store};
 
 use super::wire::{Course, Wire};
 use crate::cluster::{Cluster, Database};

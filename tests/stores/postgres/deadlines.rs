@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tollgate::store::{AccountStatus, BudgetScope};
+use tollgate::ledger::{AccountStatus, BudgetScope};
 
 use super::{ann, hasty, state};
 use crate::fixture::*;

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tollgate::store::{Job, JobState, PolledJobs, StatusUpdate, Store};
+use tollgate::ledger::{Job, JobState, PolledJobs, StatusUpdate, Store};
 
 use crate::fixture::*;
 use crate::jobs::job;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tollgate::contract::money::Usd;
-use tollgate::store::{BudgetScope, Precondition, Reservation, ReserveError, Settlement, Store};
+use tollgate::ledger::{BudgetScope, Precondition, Reservation, ReserveError, Settlement, Store};
 
 use super::wire::Course;
 use super::{DISCONNECT, ann, behind_a_wire};

@@ -14,8 +14,8 @@ mod servers;
 mod slots;
 mod wire;
 
-use tollgate::store::postgres::{PostgresConnection, connect};
-use tollgate::store::{Deadlines, Reservation, Store};
+use tollgate::ledger::postgres::{PostgresConnection, connect};
+use tollgate::ledger::{Deadlines, Reservation, Store};
 
 use self::wire::Wire;
 use crate::cluster::Cluster;

@@ -3,7 +3,7 @@
 use futures_util::future::join_all;
 use tollgate::contract::event::EventKind;
 use tollgate::contract::money::Usd;
-use tollgate::store::{
+use tollgate::ledger::{
     BudgetScope, Budgets, MemberChange, Period, PurchaseState, Reservation, ReserveError,
     Settlement, SpendLimit, Store,
 };

@@ -10,7 +10,7 @@ use http::StatusCode;
 use tokio::task::{JoinHandle, spawn_blocking};
 use tokio_util::sync::CancellationToken;
 use tollgate::config::RequestLimit;
-use tollgate::store::Store;
+use tollgate::ledger::Store;
 use tollgate::upstream::rate_limit::RateLimit;
 use tollgate::upstream::{
     Error, Gateway, GatewayCall, GatewayReply, GatewayRequest, KeyRing, ScriptedClient,

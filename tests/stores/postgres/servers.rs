@@ -1,11 +1,11 @@
 //! The processes that share a ledger: who they are, and what is refused while they run.
 
 use futures_util::future::join_all;
-use tollgate::store::postgres::{
+use tollgate::ledger::postgres::{
     InstanceKind, InstanceState, PostgresTarget, contract, has_other_money, list_instances,
     report_restore,
 };
-use tollgate::store::{AccountLimit, MoneyKind, SecretRecord, Store};
+use tollgate::ledger::{AccountLimit, MoneyKind, SecretRecord, Store};
 
 use super::behind_a_wire;
 use super::wire::Course;

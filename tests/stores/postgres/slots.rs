@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::join_all;
-use tollgate::store::{
+use tollgate::ledger::{
     AccountLimit, AccountStatus, BudgetScope, ReserveError, Settlement, SlotAnswer, SlotLimit,
     SlotRate, Store, WantedSlot,
 };

@@ -12,7 +12,7 @@ use serde_json::value::RawValue;
 use super::MALFORMED_CLAIMS;
 use crate::access::subject;
 use crate::config::{AllowRule, ClaimPath, TokenRules};
-use crate::store::{Period, Role, Selection, SpendLimit, is_member_name};
+use crate::ledger::{Period, Role, Selection, SpendLimit, is_member_name};
 
 pub(super) struct Claims {
     pub(super) subject: Arc<str>,

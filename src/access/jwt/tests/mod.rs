@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::*;
 use crate::config::ClaimPath;
 use crate::contract::money::Usd;
-use crate::store::{Period, Role, SpendLimit};
+use crate::ledger::{Period, Role, SpendLimit};
 
 mod forged;
 pub(crate) mod issuer;

@@ -4,7 +4,7 @@ pub(in crate::billing) mod world;
 
 use super::*;
 use crate::contract::catalog::UNSTATED_CHAT;
-use crate::store::{JobState, PurchaseRecord};
+use crate::ledger::{JobState, PurchaseRecord};
 use world::{Bought, Dice, World};
 
 const START: Duration = Duration::from_secs(1_000_000);

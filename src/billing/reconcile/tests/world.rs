@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::contract::catalog::UNSTATED_CHAT;
 use crate::contract::money::Usd;
-use crate::store::{
+use crate::ledger::{
     Checkpoint, Evidence, JobState, PurchaseId, PurchaseRecord, PurchaseState, Service, Snapshot,
 };
 

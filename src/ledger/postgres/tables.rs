@@ -1,0 +1,128 @@
+//! The tables of a shared ledger, version by version.
+
+use std::time::Duration;
+
+use super::session::PostgresSession;
+use crate::ledger::engine::Sql;
+use crate::ledger::name::new_name;
+use crate::ledger::schema::{MIGRATIONS, SqlDialect, newest_version};
+use crate::ledger::{Cause, Reason};
+
+/// How often a migration is tried again, because another server makes the same one.
+const ATTEMPTS: usize = 5;
+
+/// The tables that a file does not have.
+const OWN_TABLES: &str = "
+    -- One row, which each transaction locks.
+    CREATE TABLE ledger (
+        number  {key} CHECK (number = 1),
+        version {int} NOT NULL,         -- goes up with each transaction that writes
+        batch   {text} NOT NULL,        -- the id of the last of them
+        schema  {int} NOT NULL,
+        floor   {int} NOT NULL,         -- programs that know only lower schemas are refused
+        name    {text} NOT NULL,        -- public; changes when purchases may have been lost
+        cluster {text} NOT NULL,        -- the database cluster and its timeline; empty: not known
+        blocked_until {int} NOT NULL    -- no slot of the rate limit is free before
+    ) {strict};
+    -- The transactions that have been committed.
+    CREATE TABLE batches (
+        id {text} PRIMARY KEY,
+        at {int} NOT NULL
+    ) {strict};
+    CREATE INDEX batches_at ON batches (at);
+    CREATE INDEX slots_replied ON slots (replied);
+    CREATE INDEX purchases_open ON purchases (deadline) WHERE ended_at IS NULL;
+    -- The account's balance, and the prices held and spent: one row.
+    CREATE TABLE credit (
+        number {key} CHECK (number = 1),
+        held   {int} NOT NULL,
+        spent  {int} NOT NULL,
+        balance {int},
+        since  {int},                   -- what had been spent when the balance certainly included it
+        as_of  {int},
+        CHECK ((balance IS NULL) = (since IS NULL) AND (balance IS NULL) = (as_of IS NULL))
+    ) {strict};
+    INSERT INTO credit VALUES (1, 0, 0);
+    -- Replies that cannot be parsed, for the operator and for a day.
+    CREATE TABLE unparsable_replies (
+        id   {blob} PRIMARY KEY,        -- purchases.id
+        at   {int} NOT NULL,
+        body {blob} NOT NULL
+    ) {strict};
+    -- The processes that use the ledger, and those that ended lately. No purchase depends on it.
+    CREATE TABLE servers (
+        number {key},
+        kind   {text} NOT NULL CHECK (kind IN ('server', 'command')),
+        name   {text} NOT NULL,
+        pid    {int} NOT NULL,
+        schema {int} NOT NULL,          -- the newest that it knows
+        began  {int} NOT NULL,
+        seen   {int} NOT NULL,
+        ended  {int},
+        rules  {blob},                  -- fingerprint of its budgets and limits
+        secret {blob}                   -- fingerprint of the secret that it hashes tokens with
+    ) {strict};
+";
+
+/// Makes or migrates the tables, or explains why they cannot be used.
+pub(super) fn prepare(session: &PostgresSession, may_migrate: bool) -> Result<(), Reason> {
+    let mut failure = Reason::from("the tables could not be migrated");
+    for _ in 0..ATTEMPTS {
+        let (schema, floor) = versions(session)?.unwrap_or_default();
+        check_floor(floor)?;
+        if schema >= newest_version() {
+            return Ok(());
+        }
+        if !may_migrate {
+            let why =
+                "its tables are missing or older than this tollgate: run `tollgate store migrate`";
+            return Err(why.into());
+        }
+        let made = session.simple(&migration(schema));
+        if let Err(fault) = made {
+            if !session.is_lost.get() {
+                session.simple("ROLLBACK")?;
+            }
+            failure = fault.into();
+        }
+    }
+    Err(failure)
+}
+
+/// Refuses a ledger that needs a newer program.
+pub(super) fn check_floor(floor: i64) -> Result<(), Reason> {
+    if floor > newest_version() {
+        let why = "a newer tollgate has migrated the ledger, and this one is too old for it";
+        return Err(Reason::new(Cause::NewerVersion, why));
+    }
+    Ok(())
+}
+
+/// Returns the transaction that migrates a ledger from this version on; 0 is none. It fails if another
+/// server has made it meanwhile.
+fn migration(schema: i64) -> String {
+    let newest = newest_version();
+    let known = usize::try_from(schema).unwrap_or_default();
+    let mut steps = MIGRATIONS[known.min(MIGRATIONS.len())..].concat();
+    let note = if schema == 0 {
+        steps.push_str(OWN_TABLES);
+        let name = new_name(Duration::ZERO);
+        format!("INSERT INTO ledger VALUES (1, 1, '', {newest}, 1, '{name}', '', 0)")
+    } else {
+        format!(
+            "UPDATE ledger SET schema = {newest} / (CASE schema WHEN {schema} THEN 1 ELSE 0 END)"
+        )
+    };
+    let steps = SqlDialect::Postgres.fill_in(&steps);
+    format!("BEGIN; SELECT pg_advisory_xact_lock(7521); {steps}; {note}; COMMIT")
+}
+
+/// Returns the version of the tables and the least one that programs must know.
+fn versions(session: &PostgresSession) -> Result<Option<(i64, i64)>, Reason> {
+    let find = "SELECT to_regclass('ledger') IS NOT NULL";
+    if !session.one(find, (), |row| row.get::<bool>(0))? {
+        return Ok(None);
+    }
+    let find = "SELECT schema, floor FROM ledger";
+    Ok(session.first(find, (), |row| Ok((row.get(0)?, row.get(1)?)))?)
+}

@@ -1,0 +1,347 @@
+//! Queries for reports and reconciliation: purchases, checkpoints, and the account's keys.
+
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+use super::column::{self, nanos};
+use super::ledger::Ledger;
+use crate::ledger::engine::{Engine, Result, Row, Sql, ToSqlValue, params};
+use crate::ledger::rules::Credit;
+use crate::ledger::schema::SqlDialect;
+use crate::ledger::writer::Durability;
+use crate::ledger::{
+    AccountCheck, Budgets, Checkpoint, DedupeKey, Evidence, JobState, LedgerTotals, MissingSpend,
+    PurchaseId, PurchaseRecord, Reservation, SETTLES_WITHIN, Service, Settlement, Snapshot,
+    SpendRow, Store, Unavailable, ZoneOffsets,
+};
+
+impl Store {
+    pub async fn purchases_since(
+        &self,
+        since: Duration,
+    ) -> Result<Vec<PurchaseRecord>, Unavailable> {
+        let which = "WHERE at >= ? ORDER BY number";
+        let read = move |db: &dyn Engine| purchases(db, which, nanos(since));
+        let mut rows = self.run_report("purchases_since", read).await?;
+        // Nearly in order: a clock may have been set back. SQLite would sort all columns.
+        rows.sort_by_key(|row| row.at);
+        Ok(rows)
+    }
+
+    pub async fn unknown_purchases(&self, most: usize) -> Result<Vec<PurchaseRecord>, Unavailable> {
+        let which = "WHERE state = 'unknown' ORDER BY at DESC, number DESC LIMIT ?";
+        let read = move |db: &dyn Engine| purchases(db, which, column::signed(most));
+        self.run_report("unknown_purchases", read).await
+    }
+
+    pub async fn totals(&self) -> Result<LedgerTotals, Unavailable> {
+        let totals = "SELECT count(*), CAST(coalesce(sum(price_micros), 0) AS BIGINT),
+                (SELECT count(*) FROM jobs WHERE state = 'open'),
+                (SELECT min(at) FROM jobs WHERE state = 'open')
+            FROM purchases WHERE state = 'unknown'";
+        let path = self.inner.path.clone();
+        let read = move |db: &dyn Engine| {
+            db.one(totals, (), |row| {
+                Ok(LedgerTotals {
+                    unknown: row.get(0)?,
+                    unknown_price: column::money(row, 1)?,
+                    open_jobs: row.get(2)?,
+                    oldest_job_at: column::moment_or_none(row, 3)?,
+                    bytes: file_bytes(&path),
+                })
+            })
+        };
+        self.run_report("totals", read).await
+    }
+
+    pub async fn purchase(&self, id: PurchaseId) -> Result<Option<PurchaseRecord>, Unavailable> {
+        let query = format!("SELECT {COLUMNS} FROM purchases WHERE id = ?");
+        let read = move |db: &dyn Engine| db.first(&query, [id.0.as_bytes()], purchase);
+        self.run_report("purchase", read).await
+    }
+
+    /// Returns spending since a wall-clock time by caller, local day, service and model, in
+    /// this order. `None` is all callers. Released purchases are left out.
+    pub async fn spend(
+        &self,
+        caller: Option<String>,
+        since: Duration,
+        zone: ZoneOffsets,
+        most: usize,
+    ) -> Result<Vec<SpendRow>, Unavailable> {
+        let read = move |db: &dyn Engine| {
+            let groups = spend_query(db.dialect(), caller.is_some(), &zone);
+            let (since, most) = (nanos(since), column::signed(most));
+            let mut values: Vec<&dyn ToSqlValue> = vec![&since, &most];
+            values.extend(caller.as_ref().map(|caller| caller as &dyn ToSqlValue));
+            db.all(&groups, &values[..], |row| {
+                Ok(SpendRow {
+                    caller: row.get(0)?,
+                    day: row.get(1)?,
+                    service: column::service(row, 2)?,
+                    model: model(row, 3)?,
+                    count: row.get(4)?,
+                    charged: column::money(row, 5)?,
+                    unknown: column::money(row, 6)?,
+                    held: column::money(row, 7)?,
+                    saved: column::money(row, 8)?,
+                    group: row.get(9)?,
+                })
+            })
+        };
+        self.run_report("spend", read).await
+    }
+}
+
+/// Returns the query for one caller (`?3`) or for all of them. The index on callers and times finds
+/// both: one of times alone would be written by each purchase.
+pub(in crate::ledger) fn spend_query(
+    dialect: SqlDialect,
+    has_caller: bool,
+    zone: &ZoneOffsets,
+) -> String {
+    let ZoneOffsets { first, changes } = zone;
+    let later = changes.iter().rev();
+    let case = |(at, seconds): &(Duration, i64)| {
+        format!("WHEN at >= {} THEN {seconds}000000000 ", nanos(*at))
+    };
+    let later: String = later.map(case).collect();
+    let ahead = format!("CASE {later}WHEN TRUE THEN {first}000000000 END");
+    let which = if has_caller {
+        "purchases WHERE caller = ?3 AND"
+    } else {
+        // SQLite joins in this order only if it is told to.
+        match dialect {
+            SqlDialect::Sqlite => "callers CROSS JOIN purchases ON caller = name WHERE",
+            #[cfg(feature = "postgres")]
+            SqlDialect::Postgres => "callers JOIN purchases ON caller = name WHERE",
+        }
+    };
+    format!(
+        "WITH RECURSIVE callers (name) AS (
+            SELECT min(caller) FROM purchases
+            UNION ALL
+            SELECT (SELECT min(caller) FROM purchases WHERE caller > name) FROM callers
+            WHERE name IS NOT NULL)
+        SELECT caller, (at + {ahead}) / 86400000000000 AS local_day, service, model,
+            count(*),
+            CAST(coalesce(sum(cost_micros), 0) AS BIGINT),
+            CAST(sum(CASE WHEN state = 'unknown' THEN price_micros ELSE 0 END) AS BIGINT),
+            CAST(sum(CASE WHEN state IN ('held', 'sent') THEN price_micros ELSE 0 END) AS BIGINT),
+            CAST(coalesce(sum(cost_micros * replays), 0) AS BIGINT),
+            group_name
+        FROM {which} at >= ?1 AND state <> 'released'
+        GROUP BY caller, local_day, service, model, group_name
+        ORDER BY caller, local_day, service, model, coalesce(group_name, '') LIMIT ?2"
+    )
+}
+
+/// Returns the size of the file and its write-ahead log; `None` in memory.
+fn file_bytes(path: &Path) -> Option<u64> {
+    let main = fs::metadata(path).ok()?.len();
+    let mut log = path.as_os_str().to_owned();
+    log.push("-wal");
+    Some(main + fs::metadata(log).map_or(0, |log| log.len()))
+}
+
+fn purchases(db: &dyn Engine, which: &str, value: i64) -> Result<Vec<PurchaseRecord>> {
+    db.all(&format!("SELECT {COLUMNS} FROM purchases {which}"), [value], purchase)
+}
+
+const COLUMNS: &str =
+    "id, at, caller, service, model, coalesce(cost_micros, price_micros), state, ended_at";
+
+fn purchase(row: &Row<'_>) -> Result<PurchaseRecord> {
+    Ok(PurchaseRecord {
+        id: column::id(row, 0)?,
+        at: column::moment(row, 1)?,
+        ended_at: column::moment_or_none(row, 7)?,
+        caller: row.get(2)?,
+        service: column::service(row, 3)?,
+        model: model(row, 4)?,
+        price: column::money(row, 5)?,
+        state: column::state(row, 6)?,
+    })
+}
+
+/// A damaged name must not hide an amount.
+fn model(row: &Row<'_>, column: usize) -> Result<String> {
+    Ok(String::from_utf8_lossy(row.get::<&[u8]>(column)?).into_owned())
+}
+
+const MAX_CHECKPOINTS: i64 = 1_000;
+
+impl Store {
+    /// Records spending that the ledger lacks as one charged purchase of today. Budgets count it,
+    /// and refuse nothing. The balance stays, because the gateway's includes it already.
+    pub async fn record_missing_spend(&self, missing: &MissingSpend) -> Result<(), Unavailable> {
+        let MissingSpend { id, caller, model, amount } = *missing;
+        let unique = *blake3::hash(id.0.as_bytes()).as_bytes();
+        let reservation = Reservation {
+            id,
+            caller: caller.into(),
+            service: Service::Other,
+            model: model.into(),
+            price: amount,
+            dedupe_key: DedupeKey::IdempotencyKey { key: unique, payload: unique },
+            group: None,
+            token: None,
+            budgets: Budgets::default(),
+            replay_only: false,
+            requires: Default::default(),
+        };
+        let record = move |ledger: &Ledger| {
+            let credit = ledger.credit.get();
+            ledger.credit.set(Credit::default());
+            if let Err(refused) = ledger.reserve(&reservation, None)? {
+                return Err(Unavailable(refused.to_string().into()).into());
+            }
+            let charged =
+                Settlement::Charged { cost: amount, reply: None, keep: Duration::ZERO, job: None };
+            ledger.settle(id, &charged)?;
+            ledger.credit.set(credit);
+            Ok(())
+        };
+        self.run("record_missing_spend", Durability::Synced, record).await
+    }
+
+    pub async fn record_checkpoint(&self, snapshot: Snapshot) -> Result<(), Unavailable> {
+        self.query("record_checkpoint", move |ledger| record_checkpoint(ledger, snapshot)).await
+    }
+
+    pub async fn latest_checkpoint(&self) -> Result<Option<Checkpoint>, Unavailable> {
+        self.query("latest_checkpoint", |ledger| latest_checkpoint(&*ledger.db)).await
+    }
+
+    pub async fn latest_snapshots(&self, most: usize) -> Result<Vec<Snapshot>, Unavailable> {
+        let latest = "SELECT at, balance_cents, chats, chat_cents, spent_cents FROM checkpoints
+            ORDER BY number DESC LIMIT ?";
+        self.query("latest_snapshots", move |ledger| {
+            ledger.db.all(latest, [column::signed(most)], snapshot)
+        })
+        .await
+    }
+
+    pub async fn unknown_after(&self, number: u64) -> Result<u64, Unavailable> {
+        let count = "SELECT count(*) FROM purchases WHERE number > ? AND state = 'unknown'";
+        let read = move |db: &dyn Engine| db.one(count, [column::signed(number)], |row| row.get(0));
+        self.run_report("unknown_after", read).await
+    }
+
+    /// Returns every purchase after `settled`, in order, and the earlier ones that may still
+    /// change.
+    ///
+    /// Those are unknown ones, and charged videos whose end, or whose job's failure, is later
+    /// than `refundable` (wall-clock time since the Unix epoch).
+    pub async fn evidence(
+        &self,
+        settled: u64,
+        refundable: Duration,
+    ) -> Result<Vec<Evidence>, Unavailable> {
+        let rows = "SELECT p.id, p.at, p.caller, p.service, p.model,
+                coalesce(p.cost_micros, p.price_micros), p.state, p.ended_at, p.number, p.assumed,
+                p.unrecognised, j.state
+            FROM purchases AS p LEFT JOIN jobs AS j ON j.purchase = p.id
+            WHERE p.number > ?1 OR p.state = 'unknown'
+                OR (p.state = 'charged' AND p.service = 'video'
+                    AND CASE WHEN j.state = 'failed' THEN j.status_at ELSE p.ended_at END > ?2)
+            ORDER BY p.number";
+        let read = move |db: &dyn Engine| {
+            db.all(rows, params![column::signed(settled), nanos(refundable)], |row| {
+                let has_job = row.get::<Option<String>>(11)?.is_some();
+                let job = || column::named(row, 11, &JobState::ALL, JobState::name);
+                Ok(Evidence {
+                    purchase: purchase(row)?,
+                    number: row.get(8)?,
+                    is_assumed: row.get(9)?,
+                    is_account_confirmed: !row.get::<bool>(10)?,
+                    job: has_job.then(job).transpose()?,
+                })
+            })
+        };
+        self.run_report("evidence", read).await
+    }
+
+    /// Returns whether these key ids are the ledger's: none is recorded yet, or at least one
+    /// is. `keys` must not be empty.
+    pub async fn check_account(
+        &self,
+        keys: Vec<String>,
+        how: AccountCheck,
+    ) -> Result<bool, Unavailable> {
+        let compare = move |ledger: &Ledger| {
+            let db = &*ledger.db;
+            let recorded = "SELECT id FROM account_keys WHERE retired IS NULL";
+            let recorded: Vec<String> = db.all(recorded, (), |row| row.get(0))?;
+            let is_same = recorded.is_empty() || keys.iter().any(|key| recorded.contains(key));
+            if how == AccountCheck::Compare {
+                return Ok(is_same);
+            }
+            if !is_same && how == AccountCheck::Record {
+                return Ok(false);
+            }
+            if !is_same {
+                let retire_checkpoints = "UPDATE checkpoints SET settled = NULL, purchases = NULL WHERE purchases IS NOT NULL";
+                db.run(retire_checkpoints, ())?;
+                let retire = "UPDATE account_keys SET retired = ? WHERE retired IS NULL";
+                db.run(retire, [nanos(ledger.now())])?;
+            }
+            let record = "INSERT INTO account_keys (id, noted) VALUES (?, ?)
+        ON CONFLICT (id) DO UPDATE SET retired = NULL
+                    WHERE account_keys.retired IS NOT NULL";
+            for key in keys.iter().filter(|key| !is_same || !recorded.contains(key)) {
+                db.run(record, params![key, nanos(ledger.now())])?;
+            }
+            Ok(true)
+        };
+        self.run("check_account", Durability::Synced, compare).await
+    }
+}
+
+fn record_checkpoint(ledger: &Ledger, snapshot: Snapshot) -> Result<()> {
+    let db = &*ledger.db;
+    let before = latest_checkpoint(db)?.map_or(0, |before| before.settled_through);
+    let settles = nanos(snapshot.at.saturating_sub(SETTLES_WITHIN));
+    let (unsettled, number): (Option<i64>, i64) = db.one(
+        "SELECT (SELECT min(number) FROM purchases
+                 WHERE number > ? AND (ended_at IS NULL OR ended_at > ?)),
+                (SELECT coalesce(max(number), 0) FROM purchases)",
+        params![column::signed(before), settles],
+        |row| Ok((row.get(0)?, row.get(1)?)),
+    )?;
+    let settled = unsettled.map_or(number, |first| first.saturating_sub(1));
+    let insert = "INSERT INTO checkpoints
+        (at, balance_cents, chats, chat_cents, spent_cents, settled, purchases)
+        VALUES (?, ?, ?, ?, ?, ?, ?) RETURNING number";
+    let Snapshot { at, balance_cents, chats, chat_cents, spent_cents } = snapshot;
+    let [chats, chat_cents, spent_cents] = [chats, chat_cents, spent_cents].map(column::signed);
+    let values = [nanos(at), balance_cents, chats, chat_cents, spent_cents, settled, number];
+    let latest: i64 = db.one(insert, values, |row| row.get(0))?;
+    let oldest = latest.saturating_sub(MAX_CHECKPOINTS);
+    db.run("DELETE FROM checkpoints WHERE number <= ?", [oldest])?;
+    Ok(())
+}
+
+/// Without numbers, a checkpoint is from an earlier version or another account, and is ignored.
+fn latest_checkpoint(db: &dyn Engine) -> Result<Option<Checkpoint>> {
+    let latest = "SELECT at, balance_cents, chats, chat_cents, spent_cents, settled, purchases
+        FROM checkpoints WHERE purchases IS NOT NULL ORDER BY number DESC LIMIT 1";
+    db.first(latest, (), |row| {
+        Ok(Checkpoint {
+            snapshot: snapshot(row)?,
+            settled_through: row.get(5)?,
+            last_number: row.get(6)?,
+        })
+    })
+}
+
+fn snapshot(row: &Row<'_>) -> Result<Snapshot> {
+    Ok(Snapshot {
+        at: column::moment(row, 0)?,
+        balance_cents: row.get(1)?,
+        chats: row.get(2)?,
+        chat_cents: row.get(3)?,
+        spent_cents: row.get(4)?,
+    })
+}

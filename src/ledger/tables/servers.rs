@@ -1,0 +1,58 @@
+//! The processes that share a ledger: by which rules and with which secret each runs.
+
+use std::time::Duration;
+
+use super::column::nanos;
+use super::ledger::Ledger;
+use crate::ledger::engine::{Engine, Result, Sql, params};
+use crate::ledger::writer::Durability;
+use crate::ledger::{Digest, InstanceCounts, Store};
+
+/// A process that was seen within this time counts as alive.
+pub(in crate::ledger) const ALIVE: Duration = Duration::from_secs(30);
+
+impl Store {
+    /// Returns how many servers share the ledger; `None` if one has it alone, or if that cannot be
+    /// read.
+    pub async fn instance_counts(&self) -> Option<InstanceCounts> {
+        if !self.is_shared() {
+            return None;
+        }
+        let since = nanos(self.now().saturating_sub(ALIVE));
+        let count = "SELECT coalesce(sum(CASE WHEN seen > ? THEN 1 ELSE 0 END), 0), count(*)
+            FROM servers WHERE kind = 'server' AND ended IS NULL";
+        let counts = move |db: &dyn Engine| {
+            db.one(count, [since], |row| {
+                let (alive, all): (u64, u64) = (row.get(0)?, row.get(1)?);
+                Ok(InstanceCounts { alive, late: all - alive })
+            })
+        };
+        self.run_report("instance_counts", counts).await.ok()
+    }
+
+    /// Notes, for operators, by which budgets and limits this server sells.
+    pub fn note_rules(&self, rules: Digest) {
+        self.notify("note_rules", Durability::Buffered, move |ledger| {
+            let Some(server) = ledger.db.server() else { return Ok(()) };
+            let note = "UPDATE servers SET rules = ? WHERE number = ?";
+            ledger.db.run(note, params![rules, server]).map(drop)
+        });
+    }
+}
+
+impl Ledger {
+    pub(super) fn note_secret(&self, secret: Digest) -> Result<()> {
+        let Some(server) = self.db.server() else { return Ok(()) };
+        let note = "UPDATE servers SET secret = ? WHERE number = ?";
+        self.db.run(note, params![secret, server]).map(drop)
+    }
+
+    /// Returns whether another server that is alive hashes tokens with another secret.
+    pub(super) fn is_other_secret_in_use(&self, secret: Digest) -> Result<bool> {
+        let Some(server) = self.db.server() else { return Ok(false) };
+        let others = "SELECT 1 FROM servers WHERE kind = 'server' AND number <> ? AND secret <> ?
+            AND ended IS NULL AND seen > ?";
+        let values = params![server, secret, nanos(self.now().saturating_sub(ALIVE))];
+        Ok(self.db.first(others, values, |_| Ok(()))?.is_some())
+    }
+}
