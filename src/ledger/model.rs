@@ -57,7 +57,7 @@ impl MoneyKind {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct InstanceCounts {
     pub alive: u64,
-    /// Those that have not beaten for their whole lease.
+    /// Those that were not seen for half a minute.
     pub late: u64,
 }
 
