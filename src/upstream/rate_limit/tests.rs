@@ -427,7 +427,7 @@ async fn waiter_dropped_during_grant_returns_slot_once() {
         (sleeper.request(&rate_limit, chat("a")), sleeper.request(&rate_limit, chat("b")));
     let leaving = async {
         sleep(SECOND).await;
-        let (waiting, granted) = rate_limit.enqueue(&chat("c"), false);
+        let (waiting, granted) = rate_limit.enqueue(&chat("c"), false, None);
         // Its future is being dropped on one core while another one grants it a slot.
         drop(granted);
         let more = RequestLimit { requests: 3, period: 60 * SECOND };
@@ -444,7 +444,7 @@ async fn slot_granted_at_last_moment_is_used() {
     let sleeper = Gateway::slow(50 * SECOND);
     let late = async {
         sleep(SECOND).await;
-        let (mut waiting, mut granted) = rate_limit.enqueue(&chat("b"), false);
+        let (mut waiting, mut granted) = rate_limit.enqueue(&chat("b"), false, None);
         // It looked, saw nothing, and another core grants it a slot before it gives up.
         granted.try_recv().expect_err("no slot is free yet");
         let more = RequestLimit { requests: 2, period: 60 * SECOND };
