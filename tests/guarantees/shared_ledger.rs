@@ -179,3 +179,32 @@ mod long {
         until("it is gone", || differing(&fleet, 0) == "0");
     }
 }
+
+#[test]
+fn reply_names_the_ledger_that_its_purchase_was_held_under() {
+    const NAME: &str = "tollgate-ledger";
+    let latch = Latch::new();
+    let upstream = Upstream::start(move |_| Reply::chat("hi").when(latch));
+    let fleet = Fleet::start(Cluster::shared(), &upstream, "", 1);
+    let lookup = [("idempotency-key", "k"), ("tollgate-replay", "only")];
+    let name_now = || {
+        let answer = fleet.ask(0, "POST", CHATS, &lookup, CHAT);
+        answer.value(NAME).expect("a name").to_owned()
+    };
+    let before = name_now();
+    let mut client = fleet.client(0);
+    client.send("POST", CHATS, &[("idempotency-key", "lost")], &chat("lost"));
+    upstream.wait_for(1);
+    // A failover loses the purchase, and the next transaction notices it.
+    fleet.database.sql("DELETE FROM purchases");
+    fleet.database.sql("DELETE FROM batches");
+    until("the ledger is renamed", || name_now() != before);
+    latch.open();
+    let reply = client.answer();
+    assert_eq!((reply.status, reply.value(NAME)), (200, Some(&*before)), "{}", reply.text());
+    // Else it would be bought again.
+    let headers = [("idempotency-key", "lost"), (NAME, &*before)];
+    let again = fleet.ask(0, "POST", CHATS, &headers, &chat("lost"));
+    assert_eq!((again.status, again.code().as_str()), (412, "ledger_changed"));
+    assert_eq!(upstream.charges().len(), 1);
+}

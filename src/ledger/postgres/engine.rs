@@ -439,11 +439,11 @@ impl WriterEngine for PostgresEngine {
         {
             return;
         }
-        self.next_renewal.set(now + servers::RENEWAL);
         if self.renew().is_err() {
             // The next transaction, or the next renewal, meets the same fault.
             self.roll_back().ok();
         }
+        self.next_renewal.set(since_boot() + servers::RENEWAL);
     }
 
     fn fail(&self) {}

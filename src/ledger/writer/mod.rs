@@ -63,6 +63,8 @@ pub(in crate::ledger) struct Writer {
     /// Notifications that a fault rolled back.
     retries: VecDeque<Box<dyn WriteCommand>>,
     next_retry: clock::Instant,
+    /// The last batch was one of retries.
+    has_retried: bool,
     gate: CommandGate,
     broken: Option<Unavailable>,
     incident: Option<Incident>,
@@ -98,6 +100,7 @@ impl Writer {
             ledger,
             retries: VecDeque::new(),
             next_retry: clock::now(),
+            has_retried: false,
             gate: gate.clone(),
             broken: None,
             incident: None,
@@ -128,13 +131,16 @@ impl Writer {
     }
 
     /// Returns queued commands, or the retries if they are due. The two are not mixed, so that a
-    /// failing command delays no other. It returns none if nothing comes for a second.
+    /// failing command delays no other, and they take turns, however long each takes. It returns none if
+    /// nothing comes for a second.
     fn next_batch(&mut self, commands: &CommandReceiver) -> Option<Vec<Box<dyn WriteCommand>>> {
         let mut wait = MAX_DEFERRAL;
+        let has_retried = std::mem::take(&mut self.has_retried);
         if !self.retries.is_empty() {
             let pause = self.next_retry.saturating_duration_since(clock::now());
-            if pause.is_zero() {
+            if pause.is_zero() && !has_retried {
                 // Retries first, or a busy queue would delay them for ever.
+                self.has_retried = true;
                 return Some(self.retries.drain(..).collect());
             }
             wait = wait.min(pause);

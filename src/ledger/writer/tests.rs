@@ -372,3 +372,26 @@ fn purchases(writer: &Writer) -> i64 {
     let count = "SELECT count(*) FROM purchases";
     file(writer).connection().query_row(count, [], |row| row.get(0)).unwrap()
 }
+
+/// While a failing command is retried, others get their answers.
+#[test]
+fn commands_and_due_retries_take_turns() {
+    let mut writer = writer();
+    let commands = CommandReceiver::default();
+    let queue = commands.queue();
+    let fails = |_: &Ledger| Err(Unavailable("on purpose".into()).into());
+    writer.process(vec![notification(Durability::Buffered, fails)]);
+    for _ in 0..3 {
+        // Each batch takes so long that the retry is due once more.
+        writer.next_retry = clock::now();
+        let retries = writer.next_batch(&commands).unwrap();
+        assert_eq!(retries.len(), 1);
+        writer.process(retries);
+        writer.next_retry = clock::now();
+        let (command, mut answered) = request(Durability::Buffered, |_| Ok(()));
+        drop(queue.push(command));
+        let batch = writer.next_batch(&commands).unwrap();
+        writer.process(batch);
+        assert!(answered.try_recv().is_ok_and(|answer| answer.is_ok()));
+    }
+}

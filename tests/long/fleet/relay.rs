@@ -358,9 +358,11 @@ impl Messages {
             }
             b'Q' if message.starts_with(b"UPDATE ledger SET version") => {
                 let statements = std::mem::take(&mut self.statements);
+                let sql = String::from_utf8_lossy(&text()).into_owned();
                 return shared.take_point(|traffic| match traffic {
                     Traffic::Transaction(step) => step.is_done_by(&statements),
-                    Traffic::Statement(..) | Traffic::Purchase => false,
+                    Traffic::Statement(..) => traffic.is_statement(&sql),
+                    Traffic::Purchase => false,
                 });
             }
             b'Q' => {

@@ -15,7 +15,7 @@ use crate::cluster::{Cluster, Database};
 const CLEAR: &str = "
 DELETE FROM replies; DELETE FROM purchases; DELETE FROM spent; DELETE FROM slots; DELETE FROM batches;
 UPDATE credit SET held = 0, spent = 0;
-UPDATE ledger SET blocked_until = 0;";
+UPDATE ledger SET blocked_until = 0, batch = '';";
 const PURCHASES: &str =
     "SELECT id, state, coalesce(cost_micros, price_micros) FROM purchases ORDER BY number";
 /// Counters that are not the sum of the purchases of their period.
