@@ -81,8 +81,8 @@ impl AccountBinding {
         Ok(is_same)
     }
 
-    /// Returns whether the ledger may record what the gateway reports about an account with these keys: it
-    /// is the ledger's, or becomes it, or nobody can tell.
+    /// Returns whether the ledger may record the gateway's report about an account with these keys: the
+    /// account is the ledger's, or becomes the ledger's, or is not known.
     pub async fn may_record(&self, ledger: &Store, keys: Vec<String>) -> bool {
         keys.is_empty()
             || self.status.borrow().adopt_next

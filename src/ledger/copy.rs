@@ -40,7 +40,7 @@ const OPEN: &str = "purchases of ended servers are still open: start a server, w
 const FORGET_BALANCE: &str =
     "UPDATE credit SET held = 0, spent = 0, balance = NULL, since = NULL, as_of = NULL";
 
-/// What happens during a copy.
+/// An event during a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CopyEvent {
     /// This many rows will be read: each is copied, then compared.

@@ -69,7 +69,7 @@ pub struct JobNews {
     pub update: StatusUpdate,
 }
 
-/// What servers that share a ledger have to know of the jobs that they poll.
+/// The open jobs that another server polls or watches.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PolledJobs {
     /// Someone watches these at another server.

@@ -350,7 +350,7 @@ fn texts_of_the_gateway_are_quoted_in_one_line() {
     let plain = order(json!({ "prompt": "plain", "model": "video-a-2", "duration": 8 }));
     assert!(text(&plain).contains("with request_id \"job-1\"."), "{plain}");
     let ordered = order(video());
-    // Nobody can ask for such an id, so nothing of it is passed on.
+    // A client cannot ask for such an id, so it is not passed on.
     assert!(text(&ordered).contains("It was charged."), "{ordered}");
     gate.told_elsewhere(3_000_000);
     let found = call(&gate, "get_video", json!({ "request_id": "job-1" }));

@@ -1,4 +1,4 @@
-//! What operators do with a shared ledger while no server of theirs has it open.
+//! Commands of operators on a shared ledger.
 
 use std::sync::Arc;
 use std::time::Duration;

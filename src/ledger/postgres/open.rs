@@ -68,7 +68,7 @@ impl Store {
     }
 }
 
-/// What the writer and the handle share.
+/// The parts that the writer and the handle share.
 #[derive(Clone)]
 struct Parts {
     target: PostgresTarget,

@@ -200,7 +200,7 @@ fn all_rows_are_the_same_there_and_back() {
     let moved = fleet.run(&THERE);
     assert_eq!(moved.code, Some(0), "{moved:?}");
     assert!(moved.stdout.contains("purchases: 20000 rows, price_micros 120.000000"), "{moved:?}");
-    // What was running ended as after a crash.
+    // Running purchases ended as after a crash.
     let states = "SELECT state, count(*) FROM purchases GROUP BY 1 ORDER BY 1";
     assert_eq!(fleet.database.sql(states), "charged|4000\nreleased|8000\nunknown|8000");
     let returned = fleet.run(&BACK);

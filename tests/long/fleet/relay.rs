@@ -26,7 +26,7 @@ pub(super) enum Traffic {
     Purchase,
 }
 
-/// What the ledger does for a purchase in one transaction.
+/// A step of a purchase, in one transaction of the ledger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
     /// Holds its price and takes a slot.

@@ -146,7 +146,7 @@ fn server_stops_polling_a_job_that_another_has_taken_over() {
     assert_eq!(ordered.status, 200, "{}", ordered.text());
     let watcher = watch(&fleet, 0, "");
     wait_for_polls(0, 1);
-    // What the second server does when the first one stood still for longer than it had claimed the job.
+    // The second server claims the job after the first one stood still for longer than its claim.
     fleet.database.sql(
         "UPDATE jobs SET poller = (SELECT number FROM servers WHERE name = 'gate-1'),
             polled_until = (extract(epoch FROM clock_timestamp()) + 30) * 1000000000",

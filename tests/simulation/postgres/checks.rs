@@ -40,7 +40,7 @@ pub(super) fn may_be_sent(run: &Run<'_>, id: PurchaseId) -> Result<(), String> {
     Err(format!("sent: {id} is sent, and the ledger has it as {state} until {until:?}"))
 }
 
-/// What a process was told is what the ledger has.
+/// Checks that the ledger agrees with the answers that a process got.
 pub(super) fn answer_is_true(run: &Run<'_>, done: &Done) -> Result<(), String> {
     let (id, expected) = match done {
         Done::Reserved(id, Ok(held)) => (id, if held.is_sent { "sent" } else { "held" }),
@@ -97,7 +97,7 @@ fn money_adds_up(run: &Run<'_>, rows: &[Row]) -> Result<(), String> {
     Err(format!("money: charged {charged}, by the gateway {by_gateway}, at most {at_most}"))
 }
 
-/// What a process has seen of the gateway is in the ledger, also if others had ended the purchase.
+/// Checks that the ledger has each outcome that a process saw, also if others had ended the purchase.
 fn what_was_recorded_stays(run: &Run<'_>, rows: &[Row]) -> Result<(), String> {
     for row in rows {
         let is_kept = match run.recorded.get(&row.id) {

@@ -186,7 +186,7 @@ async fn all_rows_are_the_same_there_and_back() {
     let purchases = &there.tables[0];
     assert_eq!((purchases.name, purchases.rows), ("purchases", 600));
     assert_eq!(purchases.sums[0], ("price_micros".to_owned(), times(600)));
-    // What was running ended as after a crash.
+    // Running purchases ended as after a crash.
     let states = "SELECT state, count(*) FROM purchases GROUP BY 1 ORDER BY 1";
     assert_eq!(ledgers.database.sql(states), "charged|120\nreleased|240\nunknown|240");
 

@@ -1,5 +1,4 @@
-//! What only the ledger in PostgreSQL has to guarantee: lost connections, servers that die, and what servers
-//! share.
+//! Guarantees of the ledger in PostgreSQL alone: lost connections, servers that die, and shared state.
 
 mod commits;
 mod connect;

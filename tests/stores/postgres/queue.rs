@@ -172,7 +172,7 @@ async fn request_gives_up_if_no_server_frees_a_slot_in_time() {
         Err(Error::NoSlot { retry_after }) => assert_eq!(retry_after, LIFETIME),
         other => panic!("{other:?}"),
     }
-    // Of a request under way, nobody knows when it ends.
+    // The end of a running request is not known.
     servers.pass(LIFETIME).await;
     assert!(bounded(servers.other.take_free_slot(wanted(1))).await.expect("an answer").is_taken);
     let hasty = servers.ask("ann", GatewayCall::Chat(Bytes::new()), 2 * SECOND);
