@@ -116,19 +116,24 @@ impl Webhooks {
         });
     }
 
-    /// Records in the ledger which webhook wants which event. Returns whether that succeeded.
-    pub async fn subscribe(&self) -> bool {
+    /// Records in the ledger which webhook wants which event, unless the ledger knows it.
+    pub async fn subscribe(&self) {
         let setup = Arc::clone(&self.0.setup.borrow());
+        if self.is_subscribed(&setup) {
+            return;
+        }
         let wanted = setup
             .targets
             .iter()
             .flat_map(|target| target.config.events.iter().map(move |kind| (*kind, target.id)));
         // Why a ledger cannot be written is logged there.
-        let is_recorded = self.0.store.set_webhooks(wanted.collect()).await.is_ok();
-        if is_recorded {
+        if self.0.store.set_webhooks(wanted.collect()).await.is_ok() {
             *lock(&self.0.subscribed) = Some(setup);
         }
-        is_recorded
+    }
+
+    fn is_subscribed(&self, setup: &Arc<Setup>) -> bool {
+        lock(&self.0.subscribed).as_ref().is_some_and(|known| Arc::ptr_eq(known, setup))
     }
 
     /// Returns whether the ledger knows a webhook that wants this event.
@@ -152,23 +157,21 @@ impl Webhooks {
 
     async fn deliver_with(&self, client: impl PostMessage) {
         let mut setup = self.0.setup.subscribe();
-        let (mut attempts, mut is_recorded) = (JoinSet::new(), false);
+        let mut attempts = JoinSet::new();
         loop {
             let current = Arc::clone(&setup.borrow_and_update());
-            if !is_recorded {
-                is_recorded = self.subscribe().await;
-            }
+            self.subscribe().await;
             for target in &current.targets {
                 self.send_due(&mut attempts, &current, target, &client).await;
             }
-            let has_targets = !current.targets.is_empty();
+            let must_poll = !current.targets.is_empty() || !self.is_subscribed(&current);
             tokio::select! {
                 changed = setup.changed() => match changed {
-                    Ok(()) => is_recorded = false,
+                    Ok(()) => {}
                     Err(_) => return,
                 },
                 Some(_) = attempts.join_next() => {}
-                () = sleep(POLL_INTERVAL), if has_targets || !is_recorded => {}
+                () = sleep(POLL_INTERVAL), if must_poll => {}
             }
         }
     }

@@ -44,14 +44,18 @@ impl PostMessage for Receiver {
     }
 }
 
+fn settings(path: &str) -> Settings {
+    let mut settings = Settings::default();
+    let url = Url::parse("https://hooks.example.com/").unwrap().join(path).unwrap();
+    settings.webhooks.targets.push(WebhookConfig { url, events: EventKind::ALL.to_vec() });
+    settings
+}
+
 fn webhooks() -> Webhooks {
     let start = clock::now();
     let ledger_clock: Clock =
         Arc::new(move || Duration::from_secs(1_763_640_000) + start.elapsed());
-    let mut settings = Settings::default();
-    let url = Url::parse("https://hooks.example.com/a").unwrap();
-    settings.webhooks.targets.push(WebhookConfig { url, events: EventKind::ALL.to_vec() });
-    Webhooks::new(&settings, Store::in_memory(ledger_clock), Arc::default())
+    Webhooks::new(&settings("a"), Store::in_memory(ledger_clock), Arc::default())
 }
 
 async fn raise(webhooks: &Webhooks, whose: &str) {
@@ -109,4 +113,32 @@ async fn event_without_a_ledger_is_retried_from_memory() {
     webhooks.send_from_memory(EventKind::LedgerUnusable, data, receiver.clone()).await;
     let got = receiver.got();
     assert!(got.len() > 3 && got.iter().all(|(_, id)| *id == got[0].1), "{got:?}");
+}
+
+/// A receiver during whose answer the settings are reloaded with another one.
+#[derive(Clone)]
+struct Reloading(Webhooks, Arc<AtomicUsize>);
+
+impl PostMessage for Reloading {
+    async fn post(&self, _: &Url, _: HeaderMap, _: Bytes) -> io::Result<StatusCode> {
+        let number = self.1.fetch_add(1, Ordering::Relaxed);
+        self.0.reconfigure(&settings(&number.to_string()));
+        Ok(StatusCode::NO_CONTENT)
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn reload_at_the_end_of_an_attempt_is_not_lost() {
+    let (webhooks, posted) = (webhooks(), Arc::new(AtomicUsize::new(0)));
+    webhooks.subscribe().await;
+    let delivering = webhooks.clone();
+    let receiver = Reloading(webhooks.clone(), Arc::clone(&posted));
+    let run = tokio::spawn(async move { delivering.deliver_with(receiver).await });
+    // The reload and the end of the attempt are ready at once, and either may be taken first.
+    for number in 0..20 {
+        raise(&webhooks, &number.to_string()).await;
+        sleep(POLL_INTERVAL * 3).await;
+        assert_eq!(posted.load(Ordering::Relaxed), number + 1);
+    }
+    run.abort();
 }
