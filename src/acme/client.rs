@@ -1,4 +1,4 @@
-//! Sends requests to an ACME authority, each over a connection of its own: an order has about ten.
+//! An HTTP client for ACME authorities, with one connection per request: an order needs about ten.
 
 use std::error::Error as StdError;
 use std::io;

@@ -15,7 +15,7 @@ use zeroize::Zeroizing;
 use super::schedule::MAX_ORDERS;
 use crate::config::TlsFiles;
 
-/// An order that was placed, and whose certificate is not here yet.
+/// A pending order.
 #[derive(Deserialize, Serialize)]
 pub(super) struct PendingOrder {
     pub(super) url: String,
@@ -24,7 +24,7 @@ pub(super) struct PendingOrder {
     pub(super) key: Zeroizing<String>,
 }
 
-/// An account, of which the authority knows the public key.
+/// A registered account.
 #[derive(Deserialize, Serialize)]
 struct KeptAccount {
     directory: String,
@@ -46,14 +46,14 @@ impl AcmeFiles {
         TlsFiles { cert: file.clone(), key: file }
     }
 
-    /// Creates the folder, for this user only.
+    /// Creates the folder with access for its owner only.
     pub(super) fn create_folder(&self) -> io::Result<()> {
         let private = || fs::set_permissions(&self.folder, Permissions::from_mode(0o700));
         let created = DirBuilder::new().recursive(true).mode(0o700).create(&self.folder);
         created.and_then(|()| private()).map_err(|error| self.describe("", &error))
     }
 
-    /// Returns the account at this directory, if there is one.
+    /// Returns the account at this ACME directory, if there is one.
     pub(super) fn account(&self, directory: &Url) -> io::Result<Option<AccountCredentials>> {
         let kept: Option<KeptAccount> = self.read("account.json")?;
         Ok(kept.filter(|kept| kept.directory == directory.as_str()).map(|kept| kept.credentials))
@@ -86,14 +86,14 @@ impl AcmeFiles {
         self.remove("order.json")
     }
 
-    /// Writes the certificate, whose order is then complete.
+    /// Writes the certificate, and removes its order.
     pub(super) fn keep_certificate(&self, key: &str, chain: &str) -> io::Result<()> {
         let text = Zeroizing::new(format!("{}\n{chain}", key.trim_end()));
         self.write("certificate.pem", text.as_bytes())?;
         self.forget_order()
     }
 
-    /// Returns when the last orders were placed.
+    /// Returns the times of the latest orders.
     pub(super) fn placed_orders(&self) -> Vec<Duration> {
         let seconds: Option<Vec<u64>> = self.read("orders.json").ok().flatten();
         seconds.unwrap_or_default().into_iter().map(Duration::from_secs).collect()
@@ -125,7 +125,7 @@ impl AcmeFiles {
         self.write(name, &text)
     }
 
-    /// Replaces a file in one step.
+    /// Replaces a file atomically.
     fn write(&self, name: &str, text: &[u8]) -> io::Result<()> {
         let temporary = self.folder.join(format!(".{name}.new"));
         let write = || {

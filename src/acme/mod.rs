@@ -27,15 +27,15 @@ use files::AcmeFiles;
 use order::certificate_id;
 use schedule::{MAX_WAIT, backoff, due_in_window, due_of_life, order_wait};
 
-/// How long an order may take, with all checks of the authority.
+/// The time limit for an order, including the authority's checks.
 const ORDER_TIMEOUT: Duration = Duration::from_secs(300);
 
-/// Returns where the certificate is kept, chain and key in one file.
+/// Returns the path of the certificate file, which holds chain and key.
 pub fn certificate_files(config: &AcmeConfig) -> TlsFiles {
     AcmeFiles::new(&config.dir).certificate_files()
 }
 
-/// Shows the certificate of an earlier order, if there is one.
+/// Loads the certificate of an earlier order, if there is one.
 pub fn restore(tls: &Tls, config: &AcmeConfig) {
     let files = certificate_files(config);
     if !files.cert.exists() {
@@ -47,7 +47,7 @@ pub fn restore(tls: &Tls, config: &AcmeConfig) {
     }
 }
 
-/// Keeps the certificate valid until the program ends.
+/// Renews the certificate until the program ends.
 pub async fn run(tls: Tls, settings: watch::Receiver<AcmeConfig>) {
     let connect = |config: &AcmeConfig| -> io::Result<Box<dyn HttpClient>> {
         Ok(Box::new(AuthorityClient::new(config)?))
@@ -55,7 +55,7 @@ pub async fn run(tls: Tls, settings: watch::Receiver<AcmeConfig>) {
     Renewal::new(tls, settings, Box::new(connect)).run().await;
 }
 
-/// Returns a client of the authority.
+/// Returns a client for the authority.
 type Connect = Box<dyn Fn(&AcmeConfig) -> io::Result<Box<dyn HttpClient>> + Send + Sync>;
 
 struct Renewal {
@@ -67,11 +67,11 @@ struct Renewal {
     planned: Option<Plan>,
 }
 
-/// When a certificate is to be renewed.
+/// The planned renewal of a certificate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Plan {
     due: Duration,
-    /// When the authority is asked about it again; all since the Unix epoch.
+    /// The time of the next question to the authority. All times are since the Unix epoch.
     ask_again: Duration,
     certificate: blake3::Hash,
     is_from_authority: bool,
@@ -94,7 +94,7 @@ impl Renewal {
         }
     }
 
-    /// Renews the certificate if it is due. Returns how long nothing has to be done.
+    /// Renews the certificate if it is due. Returns the wait until the next check.
     async fn advance(&mut self, config: &AcmeConfig) -> Duration {
         let certificate = self.tls.certificate();
         if let Some(certificate) = &certificate
@@ -117,7 +117,7 @@ impl Renewal {
         }
     }
 
-    /// Returns when to renew: as the authority suggests (ARI, RFC 9773), else after two thirds of
+    /// Returns the time to renew: as the authority suggests (ARI, RFC 9773), else after two thirds of
     /// the certificate's life.
     async fn plan(&mut self, config: &AcmeConfig, certificate: &Certificate) -> Duration {
         let (now, fingerprint) = (clock::wall(), blake3::hash(certificate.leaf()));
@@ -143,7 +143,7 @@ impl Renewal {
         due
     }
 
-    /// Asks the authority when it would renew this certificate, and when to ask again.
+    /// Asks the authority for the renewal window of this certificate, and for the time to ask again.
     async fn suggestion(
         &self,
         config: &AcmeConfig,
@@ -183,12 +183,12 @@ impl Renewal {
         Ok(())
     }
 
-    /// Returns whether the authority answers questions about the present certificate.
+    /// Returns whether the authority supports renewal information for the current certificate.
     fn is_known_to_authority(&self) -> bool {
         self.planned.is_some_and(|plan| plan.is_from_authority)
     }
 
-    /// Logs a failure. Returns how long to wait.
+    /// Logs a failure. Returns the wait until the next attempt.
     fn failed(
         &mut self,
         error: &io::Error,

@@ -1,4 +1,4 @@
-//! One order at an ACME authority, from the account to the certificate.
+//! One ACME order, from the account to the certificate.
 
 use std::io;
 use std::time::Duration;
@@ -23,14 +23,14 @@ use crate::clock;
 use crate::config::AcmeConfig;
 use crate::tls::{Certificate, Tls};
 
-/// The authority's checks, and the certificate, may each take this long.
+/// The time limit for the authority's checks, and again for the certificate.
 const POLL: RetryPolicy = RetryPolicy::new().timeout(Duration::from_secs(120));
-/// How an authority refuses orders of an account that it does not know.
+/// The problem type for orders of an unknown account.
 const UNKNOWN_ACCOUNT: &str = "urn:ietf:params:acme:error:accountDoesNotExist";
-/// How it refuses those of a revoked account, and the replacement of another account's certificate.
+/// The problem type for a revoked account, and for replacing another account's certificate.
 const UNAUTHORIZED: &str = "urn:ietf:params:acme:error:unauthorized";
 
-/// Returns the kept account, or registers one.
+/// Returns the saved account, or registers one.
 pub(super) async fn account(
     config: &AcmeConfig,
     files: &AcmeFiles,
@@ -54,7 +54,7 @@ pub(super) async fn account(
     Ok(account)
 }
 
-/// Returns the authority's name of a certificate (RFC 9773, section 4.1), if it has one.
+/// Returns the identifier of a certificate for renewal information (RFC 9773, section 4.1).
 pub(super) fn certificate_id(
     certificate: &CertificateDer<'_>,
 ) -> Option<CertificateIdentifier<'static>> {
@@ -67,7 +67,7 @@ pub(super) fn certificate_id(
     Some(id.into_owned())
 }
 
-/// Obtains the certificate, and writes it. `replaced` is the present one, if the authority knows it.
+/// Obtains the certificate, and writes it. `replaced` is the current one, if this authority issued it.
 pub(super) async fn complete(
     account: &Account,
     config: &AcmeConfig,
@@ -93,7 +93,7 @@ pub(super) async fn complete(
 
 type Placed = (Order, Zeroizing<String>);
 
-/// Returns the order of an earlier attempt or process, if it can still become a certificate.
+/// Returns the pending order of an earlier attempt or process, if it is still usable.
 async fn resume(
     account: &Account,
     config: &AcmeConfig,
@@ -159,7 +159,7 @@ async fn place(
     Ok((order, key))
 }
 
-/// Answers the checks, and returns the certificate's chain in PEM.
+/// Answers the challenges, and returns the certificate chain in PEM.
 async fn finish(
     order: &mut Order,
     key: &str,
@@ -181,7 +181,7 @@ async fn finish(
     order.poll_certificate(&POLL).await.map_err(failed)
 }
 
-/// Shows the authority what it expects for each name that it has not checked lately.
+/// Answers the challenge for each name that is not authorized yet.
 async fn offer_challenges(order: &mut Order, tls: &Tls) -> io::Result<()> {
     let mut authorizations = order.authorizations();
     while let Some(authorization) = authorizations.next().await {
@@ -200,7 +200,7 @@ async fn offer_challenges(order: &mut Order, tls: &Tls) -> io::Result<()> {
     Ok(())
 }
 
-/// Makes the certificate that answers a challenge (RFC 8737).
+/// Creates the certificate that answers a challenge (RFC 8737).
 fn answer(name: &str, challenge: &ChallengeHandle<'_>) -> io::Result<CertifiedKey> {
     let make = || {
         let mut params = CertificateParams::new([name.to_owned()])?;
@@ -226,7 +226,7 @@ fn request(names: &[String], key: &str) -> io::Result<Vec<u8>> {
     make().map_err(io::Error::other)
 }
 
-/// Returns why the authority did not accept the answers.
+/// Returns the authority's error for a failed challenge.
 async fn rejection(order: &mut Order) -> io::Error {
     let mut reasons = Vec::new();
     let mut authorizations = order.authorizations();

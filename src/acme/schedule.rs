@@ -1,16 +1,16 @@
-//! Decides when to renew, and when to try again. All times are since the Unix epoch.
+//! The schedule of renewals and retries. All times are since the Unix epoch.
 
 use std::time::Duration;
 
 const MINUTE: Duration = Duration::from_secs(60);
 const HOUR: Duration = Duration::from_secs(3_600);
 const DAY: Duration = Duration::from_secs(86_400);
-/// Authorities lock out who orders more.
+/// Stays below the rate limits of public authorities.
 pub(super) const MAX_ORDERS: usize = 5;
-/// Waits are cut, so that a clock that was set, or a machine that slept, delays nothing for long.
+/// The longest single wait, so that a clock step or a suspended machine delays a renewal little.
 pub(super) const MAX_WAIT: Duration = HOUR;
 
-/// Returns when to renew a certificate whose authority does not say: after two thirds of its life,
+/// Returns the time to renew a certificate without renewal information: after two thirds of its life,
 /// or up to a thirtieth of it earlier, so that servers with equal certificates do not order at once.
 pub(super) fn due_of_life(starts: Duration, expires: Duration, salt: &blake3::Hash) -> Duration {
     let life = expires.saturating_sub(starts);
@@ -23,13 +23,13 @@ pub(super) fn due_in_window(start: Duration, end: Duration, salt: &blake3::Hash)
     start + fraction_of(end.saturating_sub(start), salt)
 }
 
-/// Returns a part of this length that is the same for each certificate, also after a restart.
+/// Returns a pseudo-random part of this length, always the same for one certificate.
 fn fraction_of(length: Duration, salt: &blake3::Hash) -> Duration {
     let [a, b, ..] = *salt.as_bytes();
     length / 0x1_0000 * u32::from(u16::from_be_bytes([a, b]))
 }
 
-/// Returns how long to wait after this many failures: 1 minute, 10 minutes, 1 hour, then 6 hours.
+/// Returns the wait after this many failures: 1 minute, 10 minutes, 1 hour, then 6 hours.
 pub(super) fn backoff(failures: u32) -> Duration {
     match failures {
         0 | 1 => MINUTE,
@@ -39,7 +39,7 @@ pub(super) fn backoff(failures: u32) -> Duration {
     }
 }
 
-/// Returns how long to wait until one more order is one of at most [`MAX_ORDERS`] within a day.
+/// Returns the wait until one more order stays within [`MAX_ORDERS`] a day.
 pub(super) fn order_wait(placed: &[Duration], now: Duration) -> Duration {
     let mut recent: Vec<_> = placed.iter().filter(|at| now.saturating_sub(**at) < DAY).collect();
     recent.sort();

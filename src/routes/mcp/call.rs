@@ -14,9 +14,9 @@ pub(super) type Running = Pin<Box<dyn Future<Output = Result<Outcome, Refusal>> 
 pub(super) struct ToolCall {
     pub(super) cx: Arc<HandlerContext>,
     pub(super) arguments: Option<Box<RawValue>>,
-    /// Of a call that comes back with the person's answer.
+    /// The state that the client echoes with the user's answer.
     pub(super) state: Option<String>,
     pub(super) action: Option<String>,
-    /// Whether the client can ask its person.
+    /// Whether the client supports elicitation.
     pub(super) can_ask: bool,
 }

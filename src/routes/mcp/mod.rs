@@ -32,7 +32,7 @@ use crate::validate;
 use crate::validate::ChatRules;
 use crate::validate::mcp::RpcMessage;
 use call::ToolCall;
-use protocol::{Era, RpcError, result_type};
+use protocol::{Revision, RpcError, result_type};
 
 /// How long clients may keep the list of tools, in milliseconds.
 const TTL_MS: u32 = 300_000;
@@ -49,13 +49,13 @@ pub struct Mcp {
     ask: Usd,
     models: PriceList,
     tools: Box<RawValue>,
-    /// The largest message that orders no chat.
+    /// The size limit of messages other than chats.
     max_order: usize,
-    /// How long a purchase is known at least.
+    /// The minimum time for which a purchase can be looked up.
     keep_replies: Duration,
-    /// Whether clients come over this server's own TLS.
+    /// Whether this server terminates TLS itself.
     is_https: bool,
-    /// The origin that clients see, and the issuer of their tokens.
+    /// The public origin of this server, and the issuer of its clients' tokens.
     public_url: Option<String>,
     issuer: Option<String>,
 }
@@ -121,7 +121,7 @@ pub(super) async fn post(cx: HandlerContext) -> HandlerResult {
     }
 }
 
-/// Accepts a notification. None of them matters here.
+/// Accepts a notification, and ignores it.
 fn accept(message: &RpcMessage<'_>) -> Response {
     if !message.method.starts_with("notifications/") {
         return RpcError::invalid_request("a request needs an id").response(None);
@@ -153,18 +153,22 @@ async fn answer(
     id: &RawValue,
     message: &RpcMessage<'_>,
 ) -> Result<Response, Failure> {
-    let era = protocol::era(&cx.call.head.headers, message)?;
+    let revision = protocol::revision(&cx.call.head.headers, message)?;
     let mcp = cx.mcp()?;
-    let result = match (era, &*message.method) {
-        (_, "tools/call") => return call_tool(cx, (era, id), message).await,
-        (_, "tools/list") => protocol::result_json(era, id, &ToolList::new(era, &mcp.tools)),
-        (Era::Stateless, "server/discover") => protocol::result_json(era, id, &discovery()),
-        (Era::WithInitialize, "initialize") => {
-            let requested = message.params.protocol_version.as_deref();
-            protocol::result_json(era, id, &initialized(requested))
+    let result = match (revision, &*message.method) {
+        (_, "tools/call") => return call_tool(cx, (revision, id), message).await,
+        (_, "tools/list") => {
+            protocol::result_json(revision, id, &ToolList::new(revision, &mcp.tools))
         }
-        (Era::WithInitialize, "ping") => protocol::result_json(era, id, &json!({})),
-        _ => return Err(RpcError::method_not_found().for_era(era).into()),
+        (Revision::Stateless, "server/discover") => {
+            protocol::result_json(revision, id, &discovery())
+        }
+        (Revision::WithInitialize, "initialize") => {
+            let requested = message.params.protocol_version.as_deref();
+            protocol::result_json(revision, id, &initialized(requested))
+        }
+        (Revision::WithInitialize, "ping") => protocol::result_json(revision, id, &json!({})),
+        _ => return Err(RpcError::method_not_found().for_revision(revision).into()),
     };
     Ok(with_no_store(response::from_bytes(StatusCode::OK, "application/json", result)))
 }
@@ -181,10 +185,10 @@ struct ToolList<'a> {
 }
 
 impl<'a> ToolList<'a> {
-    fn new(era: Era, tools: &'a RawValue) -> Self {
-        let is_stateless = era == Era::Stateless;
+    fn new(revision: Revision, tools: &'a RawValue) -> Self {
+        let is_stateless = revision == Revision::Stateless;
         Self {
-            kind: result_type(era, "complete"),
+            kind: result_type(revision, "complete"),
             tools,
             ttl: is_stateless.then_some(TTL_MS),
             scope: is_stateless.then_some("public"),
@@ -214,7 +218,7 @@ fn initialized(requested: Option<&str>) -> impl Serialize + use<> {
 
 async fn call_tool(
     cx: &Arc<HandlerContext>,
-    (era, id): (Era, &RawValue),
+    (revision, id): (Revision, &RawValue),
     message: &RpcMessage<'_>,
 ) -> Result<Response, Failure> {
     let (mcp, params) = (cx.mcp()?, &message.params);
@@ -222,7 +226,7 @@ async fn call_tool(
     let found = tools::find(&mcp.sells, name);
     let Some(tool) = found else {
         let error = RpcError::invalid_params(format!("Unknown tool: {}", name.escape_debug()));
-        return Err(error.for_era(era).into());
+        return Err(error.for_revision(revision).into());
     };
     if !tool.takes_chats() && cx.call.body.len() > mcp.max_order {
         let detail = format!("at most {} bytes for this tool (server.video_body)", mcp.max_order);
@@ -233,10 +237,10 @@ async fn call_tool(
         arguments: params.arguments.map(ToOwned::to_owned),
         state: params.request_state.as_deref().map(str::to_owned),
         action: params.action.as_deref().map(str::to_owned),
-        can_ask: era == Era::Stateless && params.can_ask == Some(true),
+        can_ask: revision == Revision::Stateless && params.can_ask == Some(true),
     };
     let running = (tool.run)(call);
-    let frame = reply::Frame::new(cx, era, id);
+    let frame = reply::Frame::new(cx, revision, id);
     match params.progress_token.filter(|_| tool.takes_long() && accepts_events(cx)) {
         Some(token) => Ok(progress::answer(running, frame, token).await),
         None => Ok(frame.response(running.await)),
@@ -253,7 +257,7 @@ fn with_no_store(response: Response) -> Response {
     response::with_headers(response, [(CACHE_CONTROL, "no-store")])
 }
 
-/// Names the login that issues tokens for this endpoint (RFC 9728).
+/// Returns the metadata of the protected resource, which names the issuer of its tokens (RFC 9728).
 pub(super) async fn resource_metadata(cx: HandlerContext) -> HandlerResult {
     let mcp = cx.mcp()?;
     let issuer = mcp.issuer.as_deref().ok_or_else(|| Problem::new(&NOT_FOUND))?;

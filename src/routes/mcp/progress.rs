@@ -15,7 +15,7 @@ use super::call::Running;
 use super::reply::Frame;
 use crate::response::{self, Body, Response, write_event};
 
-/// An answer within this time needs no events.
+/// A slower answer is sent as events.
 const GRACE: Duration = Duration::from_secs(1);
 const INTERVAL: Duration = Duration::from_secs(5);
 
@@ -27,8 +27,8 @@ struct Events {
     count: u32,
 }
 
-/// Answers at once if the tool does, else with events that end with the answer. If the client closes
-/// the stream, a purchase that was not sent yet is cancelled.
+/// Answers with JSON if the tool is fast, else with events that end with the answer. If the client
+/// closes the stream, a purchase that was not sent yet is cancelled.
 pub(super) async fn answer(mut running: Running, frame: Frame, token: &RawValue) -> Response {
     tokio::select! {
         biased;

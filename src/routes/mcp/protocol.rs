@@ -17,7 +17,7 @@ use crate::response::{self, Response};
 use crate::validate::mcp::{MessageError, RpcMessage};
 
 const STATELESS: &str = "2026-07-28";
-/// The revisions with `initialize`; the first is proposed to clients of others.
+/// The revisions with `initialize`, the preferred one first.
 const WITH_INITIALIZE: [&str; 2] = ["2025-11-25", "2025-06-18"];
 pub(super) const VERSIONS: [&str; 3] = [STATELESS, WITH_INITIALIZE[0], WITH_INITIALIZE[1]];
 
@@ -26,7 +26,7 @@ const METHOD_HEADER: HeaderName = HeaderName::from_static("mcp-method");
 const NAME_HEADER: HeaderName = HeaderName::from_static("mcp-name");
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Era {
+pub(super) enum Revision {
     Stateless,
     WithInitialize,
 }
@@ -52,11 +52,11 @@ impl RpcError {
         Self::new(StatusCode::BAD_REQUEST, -32_602, message)
     }
 
-    /// Older clients take an error of HTTP for one of the whole server.
-    pub(super) fn for_era(self, era: Era) -> Self {
-        match era {
-            Era::Stateless => self,
-            Era::WithInitialize => Self { status: StatusCode::OK, ..self },
+    /// Older clients treat an HTTP error as a failure of the whole server, so they get a 200.
+    pub(super) fn for_revision(self, revision: Revision) -> Self {
+        match revision {
+            Revision::Stateless => self,
+            Revision::WithInitialize => Self { status: StatusCode::OK, ..self },
         }
     }
 
@@ -85,7 +85,7 @@ impl RpcError {
         }
     }
 
-    /// Returns the response to the request with this id, if it could be read.
+    /// Returns the error response; `id` is `None` if the request's id could not be read.
     pub(super) fn response(&self, id: Option<&RawValue>) -> Response {
         #[derive(Serialize)]
         struct Failure<'a> {
@@ -106,24 +106,27 @@ impl RpcError {
     }
 }
 
-/// Finds the revision of a request, and compares its headers with its body.
-pub(super) fn era(headers: &HeaderMap, message: &RpcMessage<'_>) -> Result<Era, RpcError> {
+/// Determines the revision of a request, and rejects headers that contradict its body.
+pub(super) fn revision(
+    headers: &HeaderMap,
+    message: &RpcMessage<'_>,
+) -> Result<Revision, RpcError> {
     let header = single(headers, &VERSION_HEADER)?;
     let (Some(version), false) = (&message.params.version, message.method == "initialize") else {
         return match header {
             // Clients before 2025-06-18 send none.
-            None => Ok(Era::WithInitialize),
-            Some(version) if WITH_INITIALIZE.contains(&version) => Ok(Era::WithInitialize),
+            None => Ok(Revision::WithInitialize),
+            Some(version) if WITH_INITIALIZE.contains(&version) => Ok(Revision::WithInitialize),
             Some(STATELESS) if message.method != "initialize" => Err(RpcError::invalid_params(
                 "params._meta: expected io.modelcontextprotocol/protocolVersion",
             )),
-            Some(_) if message.method == "initialize" => Ok(Era::WithInitialize),
+            Some(_) if message.method == "initialize" => Ok(Revision::WithInitialize),
             Some(version) => Err(RpcError::unsupported_version(version)),
         };
     };
     check_header("MCP-Protocol-Version", header, version)?;
     if WITH_INITIALIZE.contains(&&**version) {
-        return Ok(Era::WithInitialize);
+        return Ok(Revision::WithInitialize);
     }
     if version != STATELESS {
         return Err(RpcError::unsupported_version(version));
@@ -140,7 +143,7 @@ pub(super) fn era(headers: &HeaderMap, message: &RpcMessage<'_>) -> Result<Era, 
             "params._meta: expected io.modelcontextprotocol/clientCapabilities",
         ));
     }
-    Ok(Era::Stateless)
+    Ok(Revision::Stateless)
 }
 
 /// Returns the revision that `initialize` agrees on.
@@ -167,7 +170,7 @@ fn check_header(name: &str, header: Option<&str>, body: &str) -> Result<(), RpcE
     }
 }
 
-/// Decodes a header value that could not be written as plain ASCII.
+/// Decodes a header value that is encoded because it is not plain ASCII.
 fn decode(value: &str) -> Result<Cow<'_, str>, RpcError> {
     let encoded = value.strip_prefix("=?base64?").and_then(|rest| rest.strip_suffix("?="));
     let Some(encoded) = encoded else { return Ok(value.into()) };
@@ -177,7 +180,7 @@ fn decode(value: &str) -> Result<Cow<'_, str>, RpcError> {
 }
 
 /// Returns the JSON of a response with a result.
-pub(super) fn result_json(era: Era, id: &RawValue, result: &impl Serialize) -> Bytes {
+pub(super) fn result_json(revision: Revision, id: &RawValue, result: &impl Serialize) -> Bytes {
     #[derive(Serialize)]
     struct Success<'a, T> {
         jsonrpc: &'static str,
@@ -192,7 +195,7 @@ pub(super) fn result_json(era: Era, id: &RawValue, result: &impl Serialize) -> B
         meta: Option<Value>,
     }
     let meta = json!({ "io.modelcontextprotocol/serverInfo": server_info() });
-    let meta = (era == Era::Stateless).then_some(meta);
+    let meta = (revision == Revision::Stateless).then_some(meta);
     let success = Success { jsonrpc: "2.0", id, result: Framed { result, meta } };
     // Serializing plain data cannot fail.
     serde_json::to_vec(&success).unwrap_or_default().into()
@@ -202,7 +205,7 @@ pub(super) fn server_info() -> Value {
     json!({ "name": "tollgate", "version": env!("CARGO_PKG_VERSION") })
 }
 
-/// Returns `resultType`, which older clients do not know.
-pub(super) fn result_type(era: Era, name: &'static str) -> Option<&'static str> {
-    (era == Era::Stateless).then_some(name)
+/// Returns the member `resultType` of newer revisions.
+pub(super) fn result_type(revision: Revision, name: &'static str) -> Option<&'static str> {
+    (revision == Revision::Stateless).then_some(name)
 }

@@ -1,4 +1,4 @@
-//! The results of tools, as responses. A refusal is a result, too, which the model can act on.
+//! The results of tools, as responses. A refusal is a result, too, so that the model can act on it.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
-use super::protocol::{self, Era, result_type};
+use super::protocol::{self, Revision, result_type};
 use super::with_no_store;
 use crate::problem::{
     Charged, FieldError, IDEMPOTENCY_KEY_REUSED, INVALID_IDEMPOTENCY_KEY, Problem,
@@ -20,25 +20,25 @@ use crate::routes::HandlerContext;
 use crate::routes::translation::with_translated_body;
 use crate::validate::mcp::QUESTION;
 
-/// The longest text of the gateway within a text for the model.
+/// The length limit for quoted gateway text.
 const MAX_QUOTED: usize = 500;
 
-/// The end of a tool's call.
+/// The outcome of a tool call.
 pub(super) enum Outcome {
     Done(Done),
-    /// The person has to decide first. The client comes back with the state.
+    /// The user has to confirm first. The client echoes the state with the answer.
     Ask {
         question: String,
         state: String,
     },
 }
 
-/// What a tool found or bought.
+/// The result of a successful call.
 pub(super) struct Done {
     pub(super) text: String,
     pub(super) structured: Box<RawValue>,
     pub(super) is_error: bool,
-    /// Of a purchase: its cost and id go into headers.
+    /// The receipt of a purchase, for the headers with its cost and id.
     pub(super) receipt: Option<Receipt>,
 }
 
@@ -48,14 +48,14 @@ impl Done {
         Self { text: text.into(), structured, is_error: false, receipt: None }
     }
 
-    /// The JSON itself is the text.
+    /// The text is the JSON document.
     pub(super) fn facts(structured: Box<RawValue>) -> Self {
         let text = structured.get().to_owned();
         Self { text, structured, is_error: false, receipt: None }
     }
 }
 
-/// Why a tool did nothing, or why nobody knows what it did.
+/// The reason why a call failed or its outcome is unknown.
 pub(super) struct Refusal {
     problem: Box<Problem>,
     /// The quote that was used, if there was one.
@@ -67,7 +67,7 @@ impl Refusal {
         Self { problem: Box::new(problem), quote: Some(quote.to_string()) }
     }
 
-    /// Returns the words for the model: what happened, whether it cost money, what to do.
+    /// Returns the text for the model: what happened, whether it was charged, what to do next.
     fn text(&self) -> String {
         let Self { problem, quote } = self;
         let kind = problem.kind();
@@ -112,13 +112,13 @@ impl From<Problem> for Refusal {
 /// The request that a result belongs to.
 pub(super) struct Frame {
     cx: Arc<HandlerContext>,
-    era: Era,
+    revision: Revision,
     id: Box<RawValue>,
 }
 
 impl Frame {
-    pub(super) fn new(cx: &Arc<HandlerContext>, era: Era, id: &RawValue) -> Self {
-        Self { cx: Arc::clone(cx), era, id: id.to_owned() }
+    pub(super) fn new(cx: &Arc<HandlerContext>, revision: Revision, id: &RawValue) -> Self {
+        Self { cx: Arc::clone(cx), revision, id: id.to_owned() }
     }
 
     pub(super) fn response(&self, outcome: Result<Outcome, Refusal>) -> Response {
@@ -137,18 +137,18 @@ impl Frame {
         let done = match outcome {
             Ok(Outcome::Ask { question, state }) => {
                 let result = input_required(&question, &state);
-                return (protocol::result_json(self.era, &self.id, &result), None);
+                return (protocol::result_json(self.revision, &self.id, &result), None);
             }
             Ok(Outcome::Done(done)) => done,
             Err(refusal) => self.refused(refusal),
         };
         let result = ToolResult {
-            kind: result_type(self.era, "complete"),
+            kind: result_type(self.revision, "complete"),
             content: [Text { kind: "text", text: &done.text }],
             structured: &done.structured,
             is_error: done.is_error,
         };
-        (protocol::result_json(self.era, &self.id, &result), done.receipt)
+        (protocol::result_json(self.revision, &self.id, &result), done.receipt)
     }
 
     fn refused(&self, refusal: Refusal) -> Done {
@@ -179,7 +179,7 @@ struct Text<'a> {
 }
 
 fn input_required(question: &str, state: &str) -> Value {
-    // A form without fields: the person accepts or declines.
+    // A form without fields: the user accepts or declines.
     let schema = json!({ "type": "object", "properties": {} });
     let params = json!({ "mode": "form", "message": question, "requestedSchema": schema });
     json!({
@@ -189,14 +189,14 @@ fn input_required(question: &str, state: &str) -> Value {
     })
 }
 
-/// Quotes a text of the gateway within a text for the model: one line, and not a long one.
+/// Quotes gateway text for the model, as one shortened line.
 pub(super) fn quoted(text: &str) -> String {
     let line = strip_controls(text).replace(['\u{2028}', '\u{2029}'], "");
     let short: String = line.chars().take(MAX_QUOTED).collect();
     Value::from(short).to_string()
 }
 
-/// Quotes an id or an address of the gateway. Without a usable one, the model finds it in the result.
+/// Quotes an id or a URL of the gateway. An unusable one is left out: the result has it as data.
 pub(super) fn quoted_word(text: &str) -> Option<String> {
     let is_word = text.len() <= MAX_QUOTED && text.bytes().all(|byte| byte.is_ascii_graphic());
     is_word.then(|| quoted(text))
@@ -207,7 +207,7 @@ pub(super) fn raw(document: &impl Serialize) -> Box<RawValue> {
     serde_json::value::to_raw_value(document).unwrap_or_else(|_| nothing())
 }
 
-/// Returns a document of our own, or of the gateway, as it is.
+/// Returns a JSON document unchanged.
 pub(super) fn raw_bytes(document: &Bytes) -> Box<RawValue> {
     serde_json::from_slice(document).unwrap_or_else(|_| nothing())
 }

@@ -22,21 +22,21 @@ use crate::routes::HandlerContext;
 use crate::routes::translation::{CONTENT_POINTER, ERROR_POINTERS, text_at};
 use crate::validate::{self, Checked, Order};
 
-/// The answer of a person that buys.
+/// The user's answer that confirms a purchase.
 const ACCEPT: &str = "accept";
-/// The most further copies of one order within the life of a quote.
+/// The limit for repeated orders within the life of a quote.
 const MAX_COPIES: u8 = 32;
 
 pub(super) async fn quote(call: ToolCall) -> Result<Outcome, Refusal> {
     let rules = &call.cx.handlers.rules;
     let arguments = validate::mcp::quote(call.arguments.as_deref(), rules)?;
-    let shop = Shop::new(&call, arguments.order)?;
+    let context = OrderContext::new(&call, arguments.order)?;
     let mut copy = 0;
     loop {
-        let quote = shop.current_quote(copy);
-        let earlier = shop.find(&quote).await?;
+        let quote = context.current_quote(copy);
+        let earlier = context.find(&quote).await?;
         if !arguments.again || earlier.is_none() {
-            return shop.offer(&quote, earlier).await;
+            return context.offer(&quote, earlier).await;
         }
         copy += 1;
         if copy > MAX_COPIES {
@@ -56,38 +56,38 @@ pub(super) async fn buy(call: ToolCall, service: Service) -> Result<Outcome, Ref
             validate::video(&arguments.order, &handlers.rules.catalog)?.order
         }
     };
-    let shop = Shop::new(&call, order)?;
+    let context = OrderContext::new(&call, order)?;
     let named = call.state.as_deref().or(arguments.quote.as_deref());
     let quote = match named {
-        Some(text) => shop.read(text)?,
-        None => shop.current_quote(0),
+        Some(text) => context.read(text)?,
+        None => context.current_quote(0),
     };
-    // Whatever else has changed while the person was asked.
+    // Whatever else has changed while the user was asked.
     if call.action.as_deref().is_some_and(|action| action != ACCEPT) {
-        return Ok(shop.declined());
+        return Ok(context.declined());
     }
-    if !shop.needs_consent(service) {
-        return shop.buy(&quote).await;
+    if !context.needs_consent(service) {
+        return context.buy(&quote).await;
     }
     // An order that was bought needs no consent: its reply is replayed.
-    let earlier = shop.find(&quote).await?;
+    let earlier = context.find(&quote).await?;
     if earlier.is_some() {
-        return shop.replay(&quote).await;
+        return context.replay(&quote).await;
     }
     let is_accepted = call.can_ask && call.state.is_some() && call.action.is_some();
     if is_accepted {
-        shop.buy(&quote).await
+        context.buy(&quote).await
     } else if call.can_ask {
-        shop.ask(&quote).await
+        context.ask(&quote).await
     } else if call.state.is_none() && arguments.quote.is_some() {
-        shop.buy(&quote).await
+        context.buy(&quote).await
     } else {
-        shop.offer(&quote, None).await
+        context.offer(&quote, None).await
     }
 }
 
-/// One order of one caller.
-struct Shop<'a> {
+/// The context of one order of one caller.
+struct OrderContext<'a> {
     cx: &'a HandlerContext,
     mcp: &'a Mcp,
     order: Checked<Order>,
@@ -95,11 +95,11 @@ struct Shop<'a> {
     now: Duration,
     /// The ledger's name, which quotes depend on.
     ledger: Arc<str>,
-    /// Set if the caller may not buy the order. What it bought earlier is replayed.
+    /// The reason why the caller may not buy the order. An earlier purchase is still replayed.
     refusal: Option<Box<Problem>>,
 }
 
-impl<'a> Shop<'a> {
+impl<'a> OrderContext<'a> {
     fn new(call: &'a ToolCall, order: Checked<Order>) -> Result<Self, Problem> {
         let (cx, mcp) = (&*call.cx, call.cx.mcp()?);
         let Order { service, price, body, .. } = order.get();
@@ -149,7 +149,7 @@ impl<'a> Shop<'a> {
         self.refusal.as_deref().map_or(Ok(()), |refusal| Err(refusal.clone()))
     }
 
-    /// Returns what became of the purchase with this quote, or with another one of this order.
+    /// Returns the outcome of the purchase under this quote, or under another quote for the same order.
     async fn find(&self, quote: &Quote) -> Result<Option<EarlierPurchase>, Problem> {
         match self.cx.purchases.find(&self.purchase(quote)).await {
             Err(problem) if problem.kind() == &IDEMPOTENCY_KEY_REUSED => Err(other_order()),
@@ -166,7 +166,7 @@ impl<'a> Shop<'a> {
         self.sold(quote, receipt.map_err(|problem| Refusal::with_quote(problem, quote))?)
     }
 
-    /// Returns the reply of what was bought with a quote, but never buys.
+    /// Returns the reply of the purchase under a quote. Never buys.
     async fn replay(&self, quote: &Quote) -> Result<Outcome, Refusal> {
         let nothing = Box::new(Problem::new(&PURCHASE_NOT_FOUND));
         let lookup = PurchaseRequest { replay_or: Some(nothing), ..self.purchase(quote) };
@@ -319,7 +319,7 @@ impl<'a> Shop<'a> {
         Outcome::Done(Done::new(text, &json!({ "state": "declined", "charged": "no" })))
     }
 
-    /// Returns what the budgets leave after this order; `None` without a budget.
+    /// Returns the remaining budget after this order, or `None` without a budget.
     async fn left_after(&self) -> Result<Option<Usd>, Problem> {
         let call = &self.cx.call;
         let caller = (&call.caller, &call.session);

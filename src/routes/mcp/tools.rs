@@ -19,7 +19,7 @@ pub(super) struct Tool {
     name: &'static str,
     title: &'static str,
     about: &'static str,
-    /// The tool exists if this is sold. `None` exists always.
+    /// The service that must be on sale for the tool to exist; `None` for tools that always exist.
     service: Option<Service>,
     effect: Effect,
     schema: fn(&ChatRules, &[Service]) -> Value,
@@ -112,7 +112,7 @@ impl Tool {
         self.service.is_none_or(|service| sold.contains(&service))
     }
 
-    /// Whether its arguments may be as large as a chat.
+    /// Whether its arguments may be as large as a chat's.
     pub(super) fn takes_chats(&self) -> bool {
         self.effect == Effect::Quotes || self.takes_long()
     }
@@ -174,7 +174,7 @@ async fn list_videos(call: ToolCall) -> Result<Outcome, Refusal> {
     facts(jobs::list(jobs, &call.cx.call.caller, Vec::new()).await)
 }
 
-/// Returns the document of another endpoint.
+/// Returns the JSON document of another endpoint.
 fn facts(response: Result<Response, Problem>) -> Result<Outcome, Refusal> {
     let body: Bytes = response?.body().whole().unwrap_or_default();
     Ok(Outcome::Done(Done::facts(raw_bytes(&body))))

@@ -15,7 +15,7 @@ use crate::validate::{ChatRules, Checked, Order, chat, video};
 /// Arguments of a tool that buys.
 #[derive(Debug)]
 pub struct OrderArguments {
-    /// The payload of the endpoint that sells the same.
+    /// The JSON body for `/api/v1/chat` or `/api/v1/video`.
     pub order: Bytes,
     pub quote: Option<String>,
 }
@@ -23,11 +23,11 @@ pub struct OrderArguments {
 #[derive(Debug)]
 pub struct QuoteArguments {
     pub order: Checked<Order>,
-    /// Whether another copy of an order is wanted that was bought already.
+    /// Whether to buy an order again that was bought already.
     pub again: bool,
 }
 
-/// Takes the quote out of the arguments.
+/// Removes the quote from the arguments.
 pub fn order(arguments: Option<&RawValue>) -> Result<OrderArguments, Problem> {
     let mut draft = OrderDraft::default();
     read(arguments, &mut draft)?;
@@ -81,7 +81,7 @@ pub fn job_id(arguments: Option<&RawValue>) -> Result<Box<str>, Problem> {
     }
 }
 
-/// Reads the arguments of a tool that has none.
+/// Rejects arguments for a tool that has none.
 pub fn nothing(arguments: Option<&RawValue>) -> Result<(), Problem> {
     let mut unknown = UnknownFields::default();
     read(arguments, &mut unknown)?;
@@ -90,7 +90,7 @@ pub fn nothing(arguments: Option<&RawValue>) -> Result<(), Problem> {
     if faults.is_empty() { Ok(()) } else { Err(faults.into_problem()) }
 }
 
-/// Absent arguments and `null` are an empty object.
+/// Reads absent arguments and `null` as an empty object.
 fn read<'a>(
     arguments: Option<&'a RawValue>,
     draft: &mut impl FromObject<'a>,
@@ -125,7 +125,7 @@ impl<'a> FromObject<'a> for OrderDraft<'a> {
     }
 }
 
-/// Members of an object as they were written. The reader of the order finds duplicates.
+/// The members of an object, unparsed. The order's reader rejects duplicates.
 #[derive(Default)]
 struct Members<'a>(Vec<(Cow<'a, str>, &'a RawValue)>);
 

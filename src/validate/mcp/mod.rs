@@ -16,10 +16,10 @@ use crate::problem::Problem;
 
 pub use arguments::{OrderArguments, QuoteArguments, job_id, nothing, order, quote};
 
-/// The key of the one question that is asked of a person.
+/// The key of the elicitation that asks the user to confirm.
 pub const QUESTION: &str = "confirm";
 
-/// One JSON-RPC message, with its faults instead of values of a wrong type.
+/// One JSON-RPC message, with its faults in place of values of a wrong type.
 #[derive(Debug)]
 pub struct RpcMessage<'a> {
     /// A string or an integer, as it was written; `None` for a notification.
@@ -28,14 +28,14 @@ pub struct RpcMessage<'a> {
     pub params: Params<'a>,
 }
 
-/// Why a message cannot be handled.
+/// The reason for rejecting a message.
 #[derive(Debug)]
 pub enum MessageError<'a> {
     /// The body is not one well-formed JSON object.
     NoJson(Problem),
-    /// It is JSON, but not a request or a notification of JSON-RPC.
+    /// It is JSON, but neither a JSON-RPC request nor a notification.
     NoRequest(&'static str),
-    /// It is a request with unusable parameters.
+    /// It is a request with invalid parameters.
     WrongParams(Option<&'a RawValue>, &'static str),
 }
 
@@ -43,14 +43,14 @@ pub enum MessageError<'a> {
 pub struct Params<'a> {
     pub name: Option<Cow<'a, str>>,
     pub arguments: Option<&'a RawValue>,
-    /// Of `initialize`.
+    /// The revision that `initialize` asks for.
     pub protocol_version: Option<Cow<'a, str>>,
     pub request_state: Option<Cow<'a, str>>,
-    /// The person's answer to [`QUESTION`]: `accept`, `decline` or `cancel`.
+    /// The user's answer to [`QUESTION`]: `accept`, `decline` or `cancel`.
     pub action: Option<Cow<'a, str>>,
     /// Since 2026-07-28, each request has a version.
     pub version: Option<Cow<'a, str>>,
-    /// Since 2026-07-28, each request has capabilities: whether the client can ask its person.
+    /// Since 2026-07-28, each request has capabilities: whether the client supports elicitation.
     pub can_ask: Option<bool>,
     /// A string or an integer, as it was written.
     pub progress_token: Option<&'a RawValue>,
@@ -59,7 +59,7 @@ pub struct Params<'a> {
 /// Reads one message.
 ///
 /// # Errors
-/// All faults of a message are faults of the program that wrote it, so only the first is reported.
+/// Reports the first fault only, because faults of a message are bugs of the client, not of its user.
 pub fn message(payload: &[u8]) -> Result<RpcMessage<'_>, MessageError<'_>> {
     let mut draft = MessageDraft::default();
     json::read_object(payload, &mut draft).map_err(MessageError::NoJson)?;
@@ -206,7 +206,7 @@ struct Capabilities<'a> {
 }
 
 impl Capabilities<'_> {
-    /// An elicitation without modes is one by form.
+    /// An elicitation capability without modes means forms.
     fn can_ask(&self) -> bool {
         let modes = self.elicitation.value().map(|elicitation| &elicitation.names);
         modes.is_some_and(|modes| modes.contains("form") || !modes.contains("url"))
