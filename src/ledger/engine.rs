@@ -34,6 +34,8 @@ pub(super) struct Begun {
     pub(super) has_changed: bool,
     /// The ledger's time.
     pub(super) now: Duration,
+    /// The ledger's time without the steps of its clock.
+    pub(super) steady: Duration,
     /// Whether the ledger's clock was set ahead since the last transaction of this process.
     pub(super) has_jumped: bool,
 }
