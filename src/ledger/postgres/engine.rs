@@ -292,7 +292,7 @@ impl PostgresEngine {
     /// Records a step of the database's clock for all servers. Returns whether it was set ahead.
     fn note_step(&self, locked: &mut Locked) -> Result<bool> {
         let step = self.step(locked);
-        if step == 0 {
+        if step == 0 || self.session.target.reads_only {
             return Ok(false);
         }
         locked.stepped = locked.stepped.saturating_add(step);

@@ -1,6 +1,5 @@
 //! Finds the purchase that a retry repeats.
 
-use std::ops::ControlFlow;
 use std::time::Duration;
 
 use super::column::{self, nanos};
@@ -27,7 +26,7 @@ macro_rules! find {
 
 const FIND_BY_KEY: &str = find!("key = ?1");
 const FIND_BY_NUMBER: &str = find!("purchases.number = ?1");
-/// The purchases that may be the same, the latest first.
+/// The purchases that may be the same.
 const LIKE: &str = "SELECT number, id, state, ended_steady, delivered FROM purchases
     WHERE fingerprint = ?1 AND (ended_at IS NULL OR ended_steady >= ?2)";
 
@@ -96,7 +95,7 @@ impl Ledger {
         let (mut latest, mut is_ahead) = (None, false);
         // One that is running decides; else the one that ended last.
         let since = nanos(steady.saturating_sub(duplicate.within));
-        self.db.query_while(LIKE, params![duplicate.fingerprint, since], |row| {
+        self.db.all(LIKE, params![duplicate.fingerprint, since], |row| {
             let (number, id) = (row.get::<i64>(0)?, column::id(row, 1)?);
             let (state, ended) = (column::state(row, 2)?, column::moment_or_none(row, 3)?);
             let is_same = match ended {
@@ -113,7 +112,7 @@ impl Ledger {
                 latest = latest
                     .max(Some((ended.map_or(Duration::MAX, |ended| ended.min(steady)), number)));
             }
-            Ok(ControlFlow::Continue(()))
+            Ok(())
         })?;
         if is_ahead {
             // It counts as just ended.
