@@ -35,16 +35,53 @@ pub fn simulated_since_boot() -> Duration {
 }
 
 thread_local! {
-    /// The time when this thread's wall clock was set, and its value then.
-    static SET: Cell<Option<(Instant, Duration)>> = const { Cell::new(None) };
+    /// The time when this thread's wall clock was set first and last, and its values then.
+    static SET: Cell<Option<[(Instant, Duration); 2]>> = const { Cell::new(None) };
 }
 
 /// Returns the time since the Unix epoch.
 #[expect(clippy::disallowed_methods, reason = "this is the one home of the system clock")]
 pub fn wall() -> Duration {
     match SET.get() {
-        Some((since, wall)) => wall.saturating_add(now().saturating_duration_since(since)),
+        Some([_, (since, wall)]) => wall.saturating_add(now().saturating_duration_since(since)),
         None => SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default(),
+    }
+}
+
+/// Returns a wall-clock time of now without the steps that the clock has made in this process, so that the
+/// result never goes back and never jumps. A step is a whole number of seconds.
+pub fn without_steps(wall_time: Duration) -> Duration {
+    static FIRST: LazyLock<(i128, i128)> = LazyLock::new(readings);
+    let nanos = |time: Duration| i128::try_from(time.as_nanos()).unwrap_or(i128::MAX);
+    let step = match SET.get() {
+        Some([first, last]) => {
+            let passed = last.0.saturating_duration_since(first.0);
+            nanos(last.1) - nanos(first.1) - nanos(passed)
+        }
+        None => {
+            let (first, last) = (*FIRST, readings());
+            let step = (last.0 - first.0) - (last.1 - first.1);
+            (step + SECOND / 2).div_euclid(SECOND) * SECOND
+        }
+    };
+    let steady = u64::try_from(nanos(wall_time) - step).unwrap_or_default();
+    Duration::from_nanos(steady)
+}
+
+/// Nanoseconds.
+const SECOND: i128 = 1_000_000_000;
+/// Two clocks that are read within this time are read at once.
+const AT_ONCE: i128 = SECOND / 10;
+
+/// Reads the wall clock and the time since boot at once, in nanoseconds.
+fn readings() -> (i128, i128) {
+    let nanos = |time: Duration| i128::try_from(time.as_nanos()).unwrap_or_default();
+    loop {
+        let (before, wall, after) = (since_boot(), wall(), since_boot());
+        // The process may have stood still in between.
+        if nanos(after.saturating_sub(before)) < AT_ONCE {
+            return (nanos(wall), nanos(after));
+        }
     }
 }
 
@@ -77,7 +114,8 @@ pub fn ceil_seconds(wait: Duration) -> u64 {
 
 /// Sets this thread's wall clock for a test; it then advances with [`now`]. `None` resets it.
 pub fn set_wall(wall: Option<Duration>) {
-    SET.set(wall.map(|wall| (now(), wall)));
+    let set = wall.map(|wall| (now(), wall));
+    SET.set(set.map(|last| [SET.get().map_or(last, |[first, _]| first), last]));
 }
 
 /// A UTC date since 1970.
@@ -223,10 +261,12 @@ mod tests {
         assert_eq!(wall(), set + Duration::from_secs(90));
         set_wall(Some(set - Duration::from_secs(5)));
         assert_eq!(wall(), set - Duration::from_secs(5));
+        assert_eq!(without_steps(wall()), set + Duration::from_secs(90));
         let elsewhere = std::thread::spawn(wall).join().unwrap();
         assert!(elsewhere > Duration::from_secs(1_700_000_000), "{elsewhere:?}");
         set_wall(None);
         assert!(wall() >= elsewhere);
+        assert_eq!(without_steps(set), set, "the system's clock has made no step");
     }
 
     #[tokio::test(start_paused = true)]

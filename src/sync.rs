@@ -1,6 +1,6 @@
 //! Locks that ignore poisoning, blocking waits, maps with a fast hash, and a limit per key.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::hash::Hash;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -18,56 +18,6 @@ pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 #[expect(clippy::disallowed_methods, reason = "this is the one home of blocking waits")]
 pub(crate) fn pause(time: Duration) {
     thread::sleep(time);
-}
-
-/// How many notes each caller has, and how many callers have any.
-const MAX_NOTES: usize = 256;
-const MAX_NOTERS: usize = 1_000;
-
-/// The latest notes about requests: so many for each caller. With too many callers, the one whose last
-/// note is the oldest is dropped.
-#[derive(Debug)]
-pub(crate) struct Notes<K, N, V> {
-    notes: FastMap<N, V>,
-    by_caller: FastMap<K, VecDeque<N>>,
-    /// In the order of their last notes.
-    callers: VecDeque<K>,
-}
-
-impl<K, N, V> Default for Notes<K, N, V> {
-    fn default() -> Self {
-        Self { notes: FastMap::default(), by_caller: FastMap::default(), callers: VecDeque::new() }
-    }
-}
-
-impl<K: Clone + Eq + Hash, N: Copy + Eq + Hash, V> Notes<K, N, V> {
-    pub(crate) fn is_empty(&self) -> bool {
-        self.notes.is_empty()
-    }
-
-    pub(crate) fn get(&self, of: &N) -> Option<&V> {
-        self.notes.get(of)
-    }
-
-    pub(crate) fn insert(&mut self, caller: &K, of: N, note: V) {
-        self.callers.retain(|known| known != caller);
-        self.callers.push_back(caller.clone());
-        let own = self.by_caller.entry(caller.clone()).or_default();
-        if self.notes.insert(of, note).is_none() {
-            own.push_back(of);
-        }
-        if own.len() > MAX_NOTES
-            && let Some(oldest) = own.pop_front()
-        {
-            self.notes.remove(&oldest);
-        }
-        if self.callers.len() > MAX_NOTERS {
-            let dropped = self.callers.pop_front().and_then(|first| self.by_caller.remove(&first));
-            for of in dropped.into_iter().flatten() {
-                self.notes.remove(&of);
-            }
-        }
-    }
 }
 
 /// The amounts in use, for each key and in all.
@@ -148,45 +98,5 @@ impl<K: Clone + Eq + Hash> KeyedLimit<K> {
 
     pub(crate) fn total(&self) -> usize {
         lock(&self.0).total
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn notes_of_a_caller_push_out_its_own_oldest_only() {
-        let mut notes = Notes::default();
-        notes.insert(&"ann", 0, "ann's");
-        for of in 1..=MAX_NOTES {
-            notes.insert(&"bob", of, "first");
-            notes.insert(&"bob", of, "second");
-        }
-        assert_eq!((notes.get(&0), notes.get(&1)), (Some(&"ann's"), Some(&"second")));
-        notes.insert(&"bob", MAX_NOTES + 1, "more");
-        assert_eq!(
-            (notes.get(&0), notes.get(&1), notes.get(&2)),
-            (Some(&"ann's"), None, Some(&"second"))
-        );
-        assert_eq!(notes.notes.len(), MAX_NOTES + 1);
-    }
-
-    #[test]
-    fn callers_with_notes_are_bounded() {
-        let mut notes = Notes::default();
-        for caller in 0..MAX_NOTERS {
-            notes.insert(&caller, caller, ());
-        }
-        notes.insert(&0, MAX_NOTERS, ());
-        notes.insert(&MAX_NOTERS, MAX_NOTERS + 1, ());
-        assert_eq!((notes.get(&0), notes.get(&1), notes.get(&2)), (Some(&()), None, Some(&())));
-        let sizes = [notes.notes.len() - 1, notes.by_caller.len(), notes.callers.len()];
-        assert_eq!(sizes, [MAX_NOTERS; 3]);
-        // An anonymous key may come from any number of addresses.
-        for caller in 0..3 * MAX_NOTERS {
-            notes.insert(&caller, usize::MAX, ());
-        }
-        assert_eq!((notes.by_caller.len(), notes.callers.len()), (MAX_NOTERS, MAX_NOTERS));
     }
 }

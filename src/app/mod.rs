@@ -44,7 +44,7 @@ use crate::downstream::memory::RequestMemory;
 use crate::downstream::rate::Limiter;
 use crate::downstream::{DownstreamConfig, RefusalLog};
 use crate::jobs::{self, JobRegistry};
-use crate::ledger::{AccountBinding, Budgets, Digest, KeyId, RecentRefusals, SpendLimit, Store};
+use crate::ledger::{AccountBinding, Budgets, Digest, KeyId, SpendLimit, Store};
 use crate::media::Videos;
 use crate::metrics::Metrics;
 use crate::people::People;
@@ -59,7 +59,6 @@ use crate::reports::me::MeReport;
 use crate::reports::queue::ReportQueue;
 use crate::routes::api::Passthrough;
 use crate::routes::catalog::PriceList;
-use crate::routes::changes::RecentChanges;
 use crate::routes::{Handlers, Routes, endpoints};
 use crate::sandbox::Sandbox;
 use crate::server::{self, AddressLimits};
@@ -92,8 +91,6 @@ pub struct SharedState {
     pub binding: AccountBinding,
     pub access: Arc<Authenticator>,
     pub running: RunningPurchases,
-    pub refusals: Arc<RecentRefusals>,
-    pub changes: RecentChanges,
     pub clock_steps: Arc<clock::StepDetector>,
     pub jobs: JobRegistry,
     pub rate_limit: Arc<RateLimit>,
@@ -160,7 +157,7 @@ impl App {
     fn build(settings: Settings, shared: SharedState, old: Option<&Self>) -> io::Result<Self> {
         let gateway = GatewayAccount::new(&settings, &shared, old.map(|old| &old.gateway))?;
         let polls = gateway.stack(&settings, &shared)?;
-        let limiter = Arc::new(Limiter::new(&settings.limits, Arc::clone(&shared.refusals)));
+        let limiter = Arc::new(Limiter::new(&settings.limits, shared.store.clone()));
         let summary = match old {
             Some(old) => old.summary.clone(),
             None => {
@@ -202,7 +199,6 @@ impl App {
             rate_limit: Arc::clone(&shared.rate_limit),
             binding: shared.binding.for_generation(gateway.generation),
             running: shared.running.clone(),
-            refusals: Arc::clone(&shared.refusals),
             jobs: shared.jobs.clone(),
             keys,
             terms: terms(&settings),
@@ -444,7 +440,6 @@ fn handlers(
         mcp: agents::mcp(settings, shared, &rules),
         rules,
         me: me_report(settings, shared, (limiter, summary)),
-        changes: shared.changes.clone(),
         people: People { store: shared.store.clone(), access: Arc::clone(&shared.access) },
         reports: Reports {
             store: shared.store.clone(),

@@ -21,12 +21,11 @@ use crate::config::{AccessMode, Settings, StoreConfig, Target, TlsConfig};
 use crate::downstream::RefusalLog;
 use crate::downstream::memory::RequestMemory;
 use crate::jobs::JobRegistry;
-use crate::ledger::{AccountBinding, OpenError, Opening, Reason, RecentRefusals, Store};
+use crate::ledger::{AccountBinding, OpenError, Opening, Reason, Store};
 use crate::metrics::Metrics;
 use crate::pictures::Pictures;
 use crate::purchase::idempotency::RunningPurchases;
 use crate::redact::Redactor;
-use crate::routes::changes::RecentChanges;
 use crate::sandbox::{self, Sandbox};
 use crate::server;
 use crate::tls::Tls;
@@ -108,8 +107,6 @@ fn shared_state(
             Target::Live { .. } => AccountBinding::unchecked(),
         },
         running: RunningPurchases::default(),
-        refusals: Arc::new(RecentRefusals::new(Arc::new(clock::wall))),
-        changes: RecentChanges::default(),
         clock_steps: Arc::default(),
         jobs,
         rate_limit,

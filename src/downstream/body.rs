@@ -63,7 +63,7 @@ where
     let payload = payload.inspect_err(|problem| {
         // SDKs retry these.
         if route.class == Class::Paid && [&REQUEST_TIMEOUT, &OVERLOADED].contains(&problem.kind()) {
-            config.limiter.note_refusal(&caller, head.uri.path(), Refused::Unread(length));
+            config.limiter.note_refusal(&caller, &head, Refused::Unread(length));
         }
     })?;
     let body = permit.guard(payload);
@@ -168,7 +168,7 @@ where
         // Each attempt separates the parts of a form by another boundary.
         let payload = payload.as_deref().filter(|_| !has_form(&call.head.headers));
         let refused = payload.map_or(Refused::Unread(length), Refused::Payload);
-        config.limiter.note_refusal(&call.caller, call.head.uri.path(), refused);
+        config.limiter.note_refusal(&call.caller, &call.head, refused);
     }
     Err(refusal)
 }

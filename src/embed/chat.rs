@@ -14,9 +14,9 @@ use super::Tollgate;
 use crate::access::User;
 use crate::contract::money::Usd;
 use crate::downstream::caller::Peer;
+use crate::downstream::rate::RETRY_COUNT;
 use crate::problem::REPLAYED;
 use crate::response::Body;
-use crate::routes::RETRY_COUNT;
 
 /// The buyer: a [`User`] with `access.mode = "host"`, else a [`Peer`], whose address is the caller in
 /// open mode.

@@ -34,6 +34,8 @@ pub(super) struct Begun {
     pub(super) has_changed: bool,
     /// The ledger's time.
     pub(super) now: Duration,
+    /// The ledger's time without the steps of its clock.
+    pub(super) steady: Duration,
     /// Whether the ledger's clock was set ahead since the last transaction of this process.
     pub(super) has_jumped: bool,
 }
@@ -143,16 +145,6 @@ pub(super) trait Sql: Engine {
         };
         values.with(|values| self.query(sql, values, &mut once))?;
         Ok(found)
-    }
-
-    /// Reads rows until `read` breaks.
-    fn query_while(
-        &self,
-        sql: &str,
-        values: impl SqlParams,
-        mut read: impl FnMut(&Row<'_>) -> Result<ControlFlow<()>>,
-    ) -> Result<()> {
-        values.with(|values| self.query(sql, values, &mut read))
     }
 
     /// Returns what a statement always finds.

@@ -21,7 +21,7 @@ use super::writer::{
     notification, request,
 };
 use super::{
-    AccountLimit, Cause, Clock, Deadlines, PurchaseId, Reason, Reservation, ReserveError,
+    AccountLimit, Cause, Clock, Deadlines, Digest, PurchaseId, Reason, Reservation, ReserveError,
     Settlement, SlotId, Unavailable, name,
 };
 use crate::clock;
@@ -76,6 +76,7 @@ pub enum StoreOp<'a> {
     Settle(PurchaseId, &'a Settlement),
     SettleLater(PurchaseId, &'a Settlement),
     MarkDelivered(PurchaseId),
+    NoteRefusal(&'a Digest),
     TakeSlot(SlotId),
     SlotReplied(SlotId),
     ReleaseSlot(SlotId),

@@ -1,16 +1,15 @@
-//! Callers, members and their logins, and recent refusals.
+//! Callers, members and their logins.
 
 use std::fmt::{self, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Clock, Digest, Extra, Unavailable};
+use super::{Digest, Extra, Unavailable};
 use crate::contract::member::{LimitChange, Role};
 use crate::contract::money::SpendLimit;
 use crate::contract::selection::Selection;
 use crate::decimal;
-use crate::sync::{Notes, lock};
 
 /// The identity that limits, budgets, idempotency keys and jobs belong to.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -194,40 +193,6 @@ impl MemberChange {
     }
 }
 
-/// Recent refusals that cost nothing, by a digest of the request, kept in memory.
-///
-/// At start, every request counts as just refused, because requests failed while no server was running.
-pub struct RecentRefusals {
-    clock: Clock,
-    started_at: Duration,
-    last: Mutex<Notes<Caller, Digest, Duration>>,
-}
-
-impl fmt::Debug for RecentRefusals {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Refusals").finish_non_exhaustive()
-    }
-}
-
-impl RecentRefusals {
-    pub fn new(clock: Clock) -> Self {
-        let started_at = clock();
-        Self { clock, started_at, last: Mutex::default() }
-    }
-
-    pub fn record(&self, caller: &Caller, of: Digest) {
-        let now = (self.clock)();
-        lock(&self.last).insert(caller, of, now);
-    }
-
-    /// Returns when a request with one of these digests may last have been refused.
-    pub fn last(&self, of: &[Digest]) -> Duration {
-        let last = lock(&self.last);
-        let last = of.iter().filter_map(|of| last.get(of)).max().copied();
-        last.unwrap_or_default().max(self.started_at)
-    }
-}
-
 /// The outcome of [`Store::record_secret`](super::Store::record_secret).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SecretRecord {
@@ -253,21 +218,6 @@ mod tests {
             (Caller::Subject("ann".into()), true),
         ] {
             assert_eq!(Caller::is_authenticated(&caller.to_string()), has, "{caller}");
-        }
-    }
-
-    #[test]
-    fn refusal_matches_its_digest_only_and_a_start_matches_all() {
-        let time = Arc::new(Mutex::new(Duration::from_secs(1)));
-        let read = Arc::clone(&time);
-        let refusals = RecentRefusals::new(Arc::new(move || *lock(&read)));
-        for (of, second) in [(2, 7), (3, 3), (2, 5)] {
-            *lock(&time) = Duration::from_secs(second);
-            refusals.record(&Caller::Member("ann".into()), [of; 32]);
-        }
-        for (of, last) in [(&[1][..], 1), (&[2], 5), (&[3], 3), (&[1, 2, 3], 5), (&[], 1)] {
-            let digests: Vec<_> = of.iter().map(|of| [*of; 32]).collect();
-            assert_eq!(refusals.last(&digests), Duration::from_secs(last), "{of:?}");
         }
     }
 }

@@ -47,12 +47,11 @@ pub use budgets::{
 pub use handle::{HookFuture, Store, StoreHook, StoreOp};
 pub use job::{Job, JobNews, JobState, KeyId, PolledJobs, StatusUpdate};
 pub use member::{
-    Caller, LoginSession, Member, MemberChange, MemberError, RecentRefusals, SecretRecord,
-    VERSION_POLL_INTERVAL,
+    Caller, LoginSession, Member, MemberChange, MemberError, SecretRecord, VERSION_POLL_INTERVAL,
 };
 pub use model::{
-    AccountCheck, AccountLimit, AccountStatus, Checkpoint, Clock, CreditWatermark, Deadlines,
-    DedupeKey, Digest, DuplicateCheck, EarlierReply, Evidence, ExistingPurchase, Held,
+    AccountCheck, AccountLimit, AccountStatus, ChangeNote, Checkpoint, Clock, CreditWatermark,
+    Deadlines, DedupeKey, Digest, DuplicateCheck, EarlierReply, Evidence, ExistingPurchase, Held,
     InstanceCounts, KeptReply, LedgerTotals, MissingSpend, MoneyKind, Precondition, PurchaseId,
     PurchaseRecord, PurchaseState, RemainingCredit, Reservation, ReserveError, SETTLES_WITHIN,
     Service, Settlement, SlotAnswer, SlotId, SlotLimit, SlotRate, Snapshot, SpendRow,

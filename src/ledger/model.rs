@@ -87,12 +87,9 @@ pub struct DuplicateCheck {
     pub fingerprint: Digest,
     /// How long after its end an identical purchase still counts as the same.
     pub within: Duration,
-    /// How far in the future that end may lie: the clock may have been set back.
-    pub clock_skew: Duration,
-    /// Replays a delivered reply only if its purchase ended at this time or later; see
-    /// [`RecentRefusals::last`](super::RecentRefusals::last). `None` unless the client says that it
-    /// retries.
-    pub delivered_since: Option<Duration>,
+    /// The digests by which the request may have been refused, if the client says that it retries. A
+    /// delivered reply is replayed only if its purchase ended after the last refusal.
+    pub refused_as: Option<Vec<Digest>>,
     /// The identical purchases that other clients wait for, if this client says that it does not retry.
     /// They match only if their outcome is unknown.
     pub separate_from: Vec<PurchaseId>,
@@ -111,6 +108,8 @@ pub struct Reservation {
     pub price: Usd,
     pub dedupe_key: DedupeKey,
     pub budgets: Budgets,
+    /// The number of the attempt with the key, from 0. A lookup is at least 1.
+    pub attempt: u32,
     /// Holds nothing: returns the earlier purchase or an error.
     pub replay_only: bool,
     pub requires: Precondition,
@@ -164,6 +163,8 @@ pub enum ReserveError {
     KeyReused,
     #[error("there is no purchase to replay")]
     NothingToReplay,
+    #[error("a later attempt with the key came first")]
+    Superseded,
     #[error("the ledger may have lost the purchase")]
     LedgerChanged,
     #[error("a budget does not cover the purchase")]
@@ -256,6 +257,14 @@ pub struct KeptReply {
     pub status: u16,
     pub is_json: bool,
     pub body: Bytes,
+}
+
+/// An admin's change that has begun.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ChangeNote {
+    pub payload: Digest,
+    /// `None` until it was made.
+    pub answer: Option<Bytes>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -48,10 +48,11 @@ pub(super) fn is_duplicate(
     duplicate: &DuplicateCheck,
     id: PurchaseId,
     (state, ended, is_delivered): (PurchaseState, Duration, bool),
+    last_refusal: Option<Duration>,
 ) -> bool {
     state == PurchaseState::Unknown
         || !duplicate.separate_from.contains(&id)
-            && (!is_delivered || duplicate.delivered_since.is_some_and(|since| ended >= since))
+            && (!is_delivered || last_refusal.is_some_and(|refused| ended >= refused))
 }
 
 /// The limits of a scope, and what it has spent in each limited period.

@@ -88,6 +88,8 @@ const TABLES: &str = "
         fingerprint  {blob} CHECK (length(fingerprint) = 32),
         delivered    {int} NOT NULL DEFAULT 0 CHECK (delivered = 0 OR delivered = 1),
         ended_at     {int},
+        -- The same by a clock that makes no steps.
+        ended_steady {int},
         keep_until   {int},
         -- From then on, any server may end it: its own one is gone. NULL in a ledger that one server has.
         deadline     {int},
@@ -118,6 +120,20 @@ const TABLES: &str = "
         body    {blob} NOT NULL
     ) {strict};
     CREATE INDEX replies_until ON replies (until);
+
+    -- What is remembered about requests for a day.
+    CREATE TABLE notes (
+        kind    {text} NOT NULL CHECK (kind = 'refusal' OR kind = 'attempt' OR kind = 'change'),
+        id      {blob} NOT NULL CHECK (length(id) = 32),
+        caller  {text} NOT NULL,
+        at      {int} NOT NULL,             -- by the clock that makes no steps
+        attempt {int} NOT NULL,             -- the number of the latest attempt with a key
+        -- Of an admin's change.
+        payload {blob} CHECK (length(payload) = 32),
+        answer  {blob},                     -- sealed; NULL until it was made
+        PRIMARY KEY (kind, id)
+    ) {keyed};
+    CREATE INDEX notes_caller ON notes (caller, at);
 
     -- The sums of charged, held and unknown purchases.
     CREATE TABLE spent (

@@ -16,12 +16,12 @@ use crate::contract::catalog::Service;
 use crate::contract::money::{SpendLimit, Usd};
 use crate::ledger::{
     self, AccountBinding, AccountStatus, CreditWatermark, Digest, DuplicateCheck, ExistingPurchase,
-    Job, KeptReply, OverBudget, Precondition, PurchaseId, RecentRefusals, Reservation,
-    ReserveError, ScopeKind, Settlement, Store,
+    Job, KeptReply, OverBudget, Precondition, PurchaseId, Reservation, ReserveError, ScopeKind,
+    Settlement, Store,
 };
 use crate::problem::{
-    BUDGET_EXHAUSTED, BudgetName, IDEMPOTENCY_KEY_REUSED, INSUFFICIENT_CREDIT, LEDGER_CHANGED,
-    LEDGER_UNAVAILABLE, PURCHASE_NOT_FOUND, Problem,
+    ATTEMPT_SUPERSEDED, BUDGET_EXHAUSTED, BudgetName, IDEMPOTENCY_KEY_REUSED, INSUFFICIENT_CREDIT,
+    LEDGER_CHANGED, LEDGER_UNAVAILABLE, PURCHASE_NOT_FOUND, Problem,
 };
 use crate::sync::lock;
 use crate::upstream::{Abort, Authorization, BeforeSend, GatewayReply, Slot};
@@ -62,8 +62,8 @@ impl Hold {
         awaited: Option<PurchaseId>,
         separate_from: &[PurchaseId],
     ) -> Result<Placed, Problem> {
-        let PurchaseContext { ledger, rate_limit, refusals, binding, terms, .. } = &**context;
-        let mut reservation = reservation(purchase, terms, refusals);
+        let PurchaseContext { ledger, rate_limit, binding, terms, .. } = &**context;
+        let mut reservation = reservation(purchase, terms);
         reservation.requires.earlier = awaited;
         let fingerprint = match &mut reservation.dedupe_key {
             ledger::DedupeKey::Fingerprint(check) => {
@@ -79,8 +79,11 @@ impl Hold {
         let (held, slot) = match reserve(ledger, &reservation, slot, account).await {
             Ok(held) => held,
             Err(error) => {
+                if matches!(error, ReserveError::Unavailable(_)) && reservation.attempt > 0 {
+                    ledger.note_attempt(&reservation);
+                }
                 return not_held(error, purchase, binding)
-                    .inspect_err(|_| record_refusal(refusals, purchase, fingerprint));
+                    .inspect_err(|_| note_refusal(ledger, purchase, fingerprint));
             }
         };
         // It may have waited for a purchase that was not sent after all.
@@ -133,7 +136,7 @@ impl Hold {
             Charge::Unknown => Settlement::Unknown,
         };
         if charge == Charge::Free {
-            record_refusal(&self.context.refusals, &self.purchase, self.fingerprint);
+            note_refusal(&self.context.ledger, &self.purchase, self.fingerprint);
         }
         let ledger = &self.context.ledger;
         let settled = ledger.settle(self.purchase.id, settlement.clone()).await;
@@ -256,14 +259,11 @@ impl Drop for Hold {
     }
 }
 
-/// Remembers a free refusal, so that its retry does not join an earlier purchase.
-fn record_refusal(
-    refusals: &RecentRefusals,
-    purchase: &PurchaseRequest,
-    fingerprint: Option<Digest>,
-) {
-    if let Some(fingerprint) = fingerprint {
-        refusals.record(&purchase.caller, fingerprint);
+/// Remembers a free refusal, so that its retry does not join an earlier purchase. That of a retry says
+/// nothing about its first attempt, which may have been served.
+fn note_refusal(ledger: &Store, purchase: &PurchaseRequest, fingerprint: Option<Digest>) {
+    if let Some(fingerprint) = fingerprint.filter(|_| !purchase.is_retry()) {
+        ledger.note_refusal(purchase.caller.name(), fingerprint);
     }
 }
 
@@ -291,11 +291,7 @@ impl BeforeSend for Hold {
     }
 }
 
-pub(super) fn reservation(
-    purchase: &PurchaseRequest,
-    terms: &PurchaseTerms,
-    refusals: &RecentRefusals,
-) -> Reservation {
+pub(super) fn reservation(purchase: &PurchaseRequest, terms: &PurchaseTerms) -> Reservation {
     let order = purchase.order.get();
     let caller = purchase.caller.name();
     let service = order.service;
@@ -319,13 +315,12 @@ pub(super) fn reservation(
             ledger::DedupeKey::Fingerprint(DuplicateCheck {
                 fingerprint,
                 within: look_back(is_retry, terms, service),
-                clock_skew: terms.dedupe_window,
-                delivered_since: is_retry
-                    .then(|| refusals.last(&[fingerprint]).max(purchase.refused_at)),
+                refused_as: is_retry.then(|| [&[fingerprint], &*purchase.refused_as].concat()),
                 separate_from: Vec::new(),
             })
         }
     };
+    let is_lookup = purchase.replay_or.as_ref().is_some_and(|or| or.kind() == &PURCHASE_NOT_FOUND);
     let session = &purchase.session;
     let mut budgets = terms.limits.intersect(session.own_budget);
     budgets.token = session.token.as_ref().map_or(SpendLimit::NONE, |token| token.budget);
@@ -339,6 +334,7 @@ pub(super) fn reservation(
         price: order.price,
         dedupe_key,
         budgets,
+        attempt: purchase.attempt.unwrap_or_default().max(u32::from(is_lookup)),
         replay_only: purchase.replay_or.is_some(),
         requires: Precondition { name: purchase.ledger.clone(), earlier: None },
     }
@@ -392,6 +388,10 @@ pub(super) fn not_held(
             let refusal = purchase.replay_or.as_deref().cloned();
             refusal.unwrap_or_else(|| Problem::new(&PURCHASE_NOT_FOUND))
         }
+        ReserveError::Superseded => Problem::new(&ATTEMPT_SUPERSEDED).detail(
+            "a later attempt or a lookup with this key came first; to buy, send \
+             X-Stainless-Retry-Count with a higher number than before",
+        ),
         ReserveError::LedgerChanged => Problem::new(&LEDGER_CHANGED).detail(
             "the ledger has been replaced since the request came, and may have lost an earlier \
              purchase with its key; nothing was sent",

@@ -13,7 +13,6 @@ use tokio::sync::{Notify, watch};
 use tokio::time::timeout_at;
 use tracing::error;
 
-use super::attempts::Attempts;
 use super::{
     DedupeBy, Delivery, Outcome, Phase, PurchaseContext, PurchaseRequest, Receipt, Waiters,
 };
@@ -25,8 +24,7 @@ use crate::ledger::{
     Unavailable,
 };
 use crate::problem::{
-    ATTEMPT_SUPERSEDED, Charged, LEDGER_UNAVAILABLE, OUTCOME_UNKNOWN, OVERLOADED, Problem,
-    STILL_RUNNING,
+    Charged, LEDGER_UNAVAILABLE, OUTCOME_UNKNOWN, OVERLOADED, Problem, STILL_RUNNING,
 };
 use crate::sync::{Bounds, FastMap, KeyedLimit, KeyedPermit, lock};
 
@@ -47,7 +45,6 @@ pub struct RunningPurchases {
     replays: Arc<KeyedLimit<Caller>>,
     /// Notifies all who wait, so that a small reply does not wait behind a large one.
     replay_ended: Arc<Notify>,
-    pub(super) attempts: Attempts,
     pub(super) deliveries: Deliveries,
 }
 
@@ -251,7 +248,7 @@ async fn join(
     };
     match ended.ok()?.clone()? {
         // It was cancelled just before this one joined.
-        Err(problem) if [&OVERLOADED, &ATTEMPT_SUPERSEDED].contains(&problem.kind()) => None,
+        Err(problem) if problem.kind() == &OVERLOADED => None,
         Ok(receipt) => Some(Ok(Receipt { is_replay: true, timing: None, ..receipt })),
         Err(problem) => Some(Err(problem.replayed())),
     }

@@ -2,7 +2,6 @@
 //!
 //! `Purchases::complete` lists the steps of a purchase, and each file implements one of them.
 
-mod attempts;
 mod budget;
 pub mod idempotency;
 pub mod ledger_name;
@@ -29,8 +28,8 @@ use crate::contract::money::Usd;
 use crate::contract::video::VideoAccepted;
 use crate::jobs::JobRegistry;
 use crate::ledger::{
-    AccountBinding, Budgets, Caller, ExistingPurchase, KeyId, PurchaseId, PurchaseState,
-    RecentRefusals, ReserveError, Service, Store,
+    AccountBinding, Budgets, Caller, Digest, ExistingPurchase, KeyId, PurchaseId, PurchaseState,
+    ReserveError, Service, Store,
 };
 use crate::metrics::Metrics;
 use crate::problem::{PURCHASE_NOT_FOUND, Problem};
@@ -49,7 +48,6 @@ pub struct PurchaseContext {
     pub rate_limit: Arc<RateLimit>,
     pub binding: AccountBinding,
     pub running: RunningPurchases,
-    pub refusals: Arc<RecentRefusals>,
     pub jobs: JobRegistry,
     pub keys: Arc<[KeyId]>,
     pub terms: PurchaseTerms,
@@ -69,11 +67,12 @@ impl Purchases {
         Self { context: Arc::new(context), gateway: Arc::new(gateway), tasks }
     }
 
+    pub fn ledger(&self) -> Store {
+        self.context.ledger.clone()
+    }
+
     /// Buys, or replays the reply of a duplicate. The purchase goes on if this future is dropped.
-    pub async fn buy(&self, mut purchase: PurchaseRequest) -> Outcome {
-        if self.context.running.attempts.is_late(&purchase) {
-            purchase.replay_or.get_or_insert_with(|| Box::new(attempts::superseded()));
-        }
+    pub async fn buy(&self, purchase: PurchaseRequest) -> Outcome {
         let (purchases, purchase) = (self.clone(), Arc::new(purchase));
         let request = Arc::clone(&purchase);
         // Boxed, because each layer of the task moves it.
@@ -87,10 +86,10 @@ impl Purchases {
         &self,
         purchase: &PurchaseRequest,
     ) -> Result<Option<EarlierPurchase>, Problem> {
-        let PurchaseContext { ledger, terms, refusals, binding, .. } = &*self.context;
+        let PurchaseContext { ledger, terms, binding, .. } = &*self.context;
         let nothing = Box::new(Problem::new(&PURCHASE_NOT_FOUND));
         let lookup = PurchaseRequest { replay_or: Some(nothing), ..purchase.clone() };
-        let reservation = budget::reservation(&lookup, terms, refusals);
+        let reservation = budget::reservation(&lookup, terms);
         match ledger.reserve(&reservation).await {
             Ok(_) | Err(ReserveError::NothingToReplay) => Ok(None),
             Err(error) => match budget::not_held(error, &lookup, binding)? {
@@ -131,10 +130,7 @@ impl Purchases {
                 }
             }
         };
-        // A later attempt may have been answered just before the hold.
-        let is_late = running.attempts.is_late(purchase);
-        let refusal = if is_late { Err(attempts::superseded()) } else { Ok(()) };
-        if let Err(refusal) = refusal.and_then(|()| binding.ensure_same_account()) {
+        if let Err(refusal) = binding.ensure_same_account() {
             hold.settle(Charge::Free, None, None).await;
             return open.publish(Err(refusal));
         }
@@ -173,8 +169,8 @@ pub struct PurchaseRequest {
     pub dedupe_by: DedupeBy,
     /// The number of the attempt, from 0, if the client says it. OpenAI's SDKs do.
     pub attempt: Option<u32>,
-    /// Of a retry: when the request may last have been refused before its order was read.
-    pub refused_at: Duration,
+    /// The digests by which the request may have been refused before its order was read.
+    pub refused_as: Vec<Digest>,
     /// The ledger's name when the request was checked. If the ledger has another one when the price is
     /// held, it may have lost the purchase that this one repeats.
     pub ledger: Option<Arc<str>>,
@@ -227,7 +223,7 @@ impl PurchaseRequest {
             order,
             dedupe_by,
             attempt: None,
-            refused_at: Duration::ZERO,
+            refused_as: Vec::new(),
             ledger: None,
             replay_or: None,
             waiters: Waiters::default(),

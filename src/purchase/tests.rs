@@ -32,7 +32,6 @@ pub(super) fn context(join_timeout: Duration) -> PurchaseContext {
         rate_limit: wide_over(ledger.clone()),
         binding: AccountBinding::trusted(),
         running: RunningPurchases::default(),
-        refusals: Arc::new(RecentRefusals::new(Arc::new(|| Duration::ZERO))),
         jobs: JobRegistry::new(ledger.clone(), Handle::current(), CancellationToken::new()),
         keys: Arc::from([KeyId([0; 8]), KeyId([7; 8])]),
         terms: terms(join_timeout),

@@ -83,6 +83,7 @@ impl TestReports {
             group: None,
             token: None,
             budgets: Budgets::default(),
+            attempt: 0,
             replay_only: false,
             requires: Default::default(),
         };

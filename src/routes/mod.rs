@@ -4,7 +4,7 @@ mod admin;
 pub mod api;
 mod bff;
 pub mod catalog;
-pub mod changes;
+mod changes;
 pub mod endpoints;
 mod login;
 #[cfg(feature = "mcp")]
@@ -27,7 +27,6 @@ mod tokens;
 mod translation;
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::Bytes;
 use http::HeaderValue;
@@ -35,9 +34,9 @@ use http::header::{CACHE_CONTROL, VARY};
 
 use self::api::Passthrough;
 use self::changes::KeyedChange;
-pub(crate) use self::purchases::RETRY_COUNT;
 use crate::access::Authenticator;
 use crate::contract::selection::Selection;
+use crate::downstream::rate::{self, Limiter};
 use crate::downstream::route::Class;
 use crate::downstream::{Call, RefusalLog};
 use crate::jobs::JobRegistry;
@@ -74,7 +73,6 @@ pub struct Handlers {
     pub videos: Videos,
     pub me: MeReport,
     pub people: People,
-    pub changes: changes::RecentChanges,
     pub reports: Reports,
     pub passthrough: Passthrough,
     pub jobs: JobRegistry,
@@ -117,12 +115,10 @@ impl HandlerContext {
         };
         let purchase = PurchaseRequest::new(self.call.caller.clone(), order, dedupe_by);
         let (id, ledger) = (self.call.id.purchase(), Some(Arc::clone(ledger)));
-        let attempt = purchases::attempt(headers);
-        let limiter = &self.handlers.me.limiter;
-        let refused_at = attempt
-            .filter(|attempt| *attempt > 0)
-            .map_or(Duration::ZERO, |_| limiter.last_refusal(&self.call));
-        Ok(PurchaseRequest { id, session, attempt, refused_at, ledger, replay_or, ..purchase })
+        let attempt = rate::attempt(headers);
+        let is_retry = attempt.is_some_and(|attempt| attempt > 0);
+        let refused_as = if is_retry { Limiter::refused_as(&self.call) } else { Vec::new() };
+        Ok(PurchaseRequest { id, session, attempt, refused_as, ledger, replay_or, ..purchase })
     }
 
     async fn buy(&self, order: Checked<Order>) -> Result<Receipt, Problem> {
@@ -164,7 +160,7 @@ impl Routes {
         let handling = (endpoint.handler)(HandlerContext { handlers, purchases, call });
         let handling = async {
             match change? {
-                Some(change) => self.handlers.changes.make(change, handling).await,
+                Some(change) => change.make(self.purchases.ledger(), handling).await,
                 None => handling.await,
             }
         };

@@ -13,8 +13,6 @@ use crate::response::{self, Response};
 use crate::validate::IgnoredFields;
 
 const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
-/// How many attempts came before. OpenAI's SDKs set it.
-pub(crate) const RETRY_COUNT: HeaderName = HeaderName::from_static("x-stainless-retry-count");
 const MAX_KEY_LEN: usize = 255;
 const TOLLGATE_COST: HeaderName = HeaderName::from_static("tollgate-cost");
 const TOLLGATE_IGNORED: HeaderName = HeaderName::from_static("tollgate-ignored");
@@ -23,11 +21,6 @@ pub(super) const TOLLGATE_LEDGER: HeaderName = HeaderName::from_static("tollgate
 /// `only` asks for the reply of an earlier purchase. Any other value means the same, so that a
 /// misspelled one cannot buy.
 pub(super) const TOLLGATE_REPLAY: HeaderName = HeaderName::from_static("tollgate-replay");
-
-/// Returns the number of the attempt, from 0, if the client says it.
-pub(super) fn attempt(headers: &HeaderMap) -> Option<u32> {
-    headers.get(RETRY_COUNT)?.to_str().ok()?.trim().parse().ok()
-}
 
 /// Reads the `Idempotency-Key`, where `"k"` and `k` are equal.
 pub(super) fn dedupe_key(headers: &HeaderMap) -> Result<DedupeBy, Problem> {
@@ -149,11 +142,14 @@ mod tests {
         for (count, number) in
             [("0", Some(0)), (" 1 ", Some(1)), ("x", None), ("", None), ("-1", None)]
         {
-            let headers = HeaderMap::from_iter([(RETRY_COUNT, HeaderValue::from_static(count))]);
-            assert_eq!(attempt(&headers), number, "{count:?}");
+            let headers = HeaderMap::from_iter([(
+                crate::downstream::rate::RETRY_COUNT,
+                HeaderValue::from_static(count),
+            )]);
+            assert_eq!(crate::downstream::rate::attempt(&headers), number, "{count:?}");
             assert_eq!(dedupe_key(&headers).ok(), Some(DedupeBy::Fingerprint));
         }
-        assert_eq!(attempt(&HeaderMap::new()), None);
+        assert_eq!(crate::downstream::rate::attempt(&HeaderMap::new()), None);
     }
 
     proptest! {

@@ -5,6 +5,7 @@
 //! [`Error::ClosedBeforeSend`], which proves that no byte was sent.
 
 use std::io;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -36,6 +37,9 @@ const MAX_AUTHORIZE: Duration = Duration::from_millis(500);
 /// On a used connection, that could be a second reply to an earlier request.
 const MAX_POOLED_BODY: usize = 16 * 1_024;
 const READ_TIMEOUT: Duration = Duration::from_secs(15);
+/// How long a reply that has arrived may take to be read after its timeout: if the process stood still, the
+/// timer fires first.
+const LAST_READ: Duration = Duration::from_millis(500);
 
 #[derive(Clone)]
 pub struct Client(Arc<Shared>);
@@ -188,7 +192,7 @@ impl Shared {
             }
             Ok(reply)
         };
-        timeout(limit, exchanged).await.unwrap_or(Err(Error::Timeout(limit)))
+        finish_within(limit, exchanged).await.unwrap_or(Err(Error::Timeout(limit)))
     }
 
     async fn read(
@@ -206,6 +210,15 @@ impl Shared {
             return Err(Error::TooLarge(kept.unwrap_or_default()));
         }
         GatewayReply::parse(&attempt.request.call, head.status, body, attempt.key)
+    }
+}
+
+/// Returns `None` if the work takes longer. What has arrived by then is still read.
+async fn finish_within<T>(limit: Duration, work: impl Future<Output = T>) -> Option<T> {
+    let mut work = pin!(work);
+    match timeout(limit, &mut work).await {
+        Ok(done) => Some(done),
+        Err(_elapsed) => timeout(LAST_READ, work).await.ok(),
     }
 }
 

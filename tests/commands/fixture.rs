@@ -130,6 +130,7 @@ impl Fixture {
             group: None,
             token: None,
             budgets: Budgets::default(),
+            attempt: 0,
             replay_only: false,
             requires: Default::default(),
         };

@@ -76,6 +76,7 @@ fn usage_shows_holds_of_a_running_server() {
         group: None,
         token: None,
         budgets: Budgets::default(),
+        attempt: 0,
         replay_only: false,
         requires: Default::default(),
     };
@@ -180,6 +181,7 @@ fn usage_by_group_keeps_the_group_of_each_purchase() {
             group: group.map(Into::into),
             token: None,
             budgets: Budgets::default(),
+            attempt: 0,
             replay_only: false,
             requires: Default::default(),
         };

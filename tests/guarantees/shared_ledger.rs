@@ -208,3 +208,67 @@ fn reply_names_the_ledger_that_its_purchase_was_held_under() {
     assert_eq!((again.status, again.code().as_str()), (412, "ledger_changed"));
     assert_eq!(upstream.charges().len(), 1);
 }
+
+#[test]
+fn attempt_that_another_server_has_seen_overtaken_buys_nothing() {
+    let upstream = Upstream::start(|_| Reply::chat("hi"));
+    let fleet = Fleet::start(Cluster::shared(), &upstream, "", 2);
+    let lookup = [("idempotency-key", "k"), ("tollgate-replay", "only")];
+    assert_eq!(fleet.ask(0, "POST", CHATS, &lookup, CHAT).code(), "purchase_not_found");
+    assert_eq!(fleet.buy(1, CHATS, "k", CHAT).code(), "attempt_superseded");
+    let again = [("idempotency-key", "k"), ("x-stainless-retry-count", "1")];
+    assert_eq!(fleet.ask(1, "POST", CHATS, &again, CHAT).status, 200);
+    assert_eq!(upstream.charges(), [6_000]);
+}
+
+#[test]
+fn refusal_of_one_server_concerns_marked_retries_at_the_other() {
+    let upstream = Upstream::start(|received| match received.number {
+        1 => Reply::error(429).header("retry-after", "0"),
+        number => Reply::chat(&format!("answer {number}")),
+    });
+    let fleet = Fleet::start(Cluster::shared(), &upstream, "gateway.max_wait = \"0s\"", 2);
+    let send = |server: usize, count: &str| {
+        fleet.ask(server, "POST", CHATS, &[("x-stainless-retry-count", count)], CHAT)
+    };
+    let first = send(0, "0");
+    assert_eq!(first.status, 200, "{}", first.text());
+    until("it is delivered", || {
+        fleet.database.sql("SELECT count(*) FROM purchases WHERE delivered = 1") == "1"
+    });
+    assert_eq!(send(0, "0").status, 503);
+    // The refused request is retried at the other server, and is not answered by the one before.
+    let mut retried = send(1, "1");
+    until("the gateway is asked again", || {
+        let is_refused = retried.status == 503;
+        if is_refused {
+            retried = send(1, "2");
+        }
+        !is_refused
+    });
+    assert_eq!((retried.status, retried.is_replay()), (200, false), "{}", retried.text());
+    assert!(send(0, "1").is_replay());
+    assert_eq!(upstream.charges().len(), 2);
+}
+
+#[test]
+fn change_of_an_admin_is_made_once_over_both_servers() {
+    let upstream = Upstream::start(|_| Reply::chat("hi"));
+    let fleet = Fleet::start(Cluster::shared(), &upstream, "access.mode = \"members\"", 2);
+    let added = fleet.run(&["member", "add", "root", "--role", "admin"]);
+    let bearer = format!("Bearer {}", added.stdout.trim());
+    let headers = [("Authorization", &*bearer), ("idempotency-key", "one")];
+    let until_day = tollgate::clock::today();
+    let extra = format!(r#"{{"amount": "5.00", "until": "{until_day}"}}"#);
+    let raise =
+        |server| fleet.ask(server, "POST", "/bff/admin/members/root/extra", &headers, &extra);
+    until("both servers know root", || {
+        [0, 1]
+            .iter()
+            .all(|server| fleet.ask(*server, "GET", "/bff/me", &headers[..1], "").status == 200)
+    });
+    let (first, again) = (raise(0), raise(1));
+    assert_eq!((first.status, again.status), (201, 201), "{} {}", first.text(), again.text());
+    assert!(!first.is_replay() && again.is_replay() && first.body == again.body);
+    assert_eq!(fleet.database.sql("SELECT sum(micros) FROM extras"), "5000000");
+}

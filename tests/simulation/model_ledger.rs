@@ -5,11 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use bytes::Bytes;
-use tollgate::clock::Date;
+use tollgate::clock::{self, Date};
 use tollgate::contract::money::Usd;
 use tollgate::ledger::{
-    Budgets, DedupeKey, DuplicateCheck, PurchaseId, PurchaseState, Reservation, ReserveError,
-    Settlement,
+    Budgets, DedupeKey, Digest, DuplicateCheck, PurchaseId, PurchaseState, Reservation,
+    ReserveError, Settlement,
 };
 
 use crate::clients::{Asked, Clients, Identity};
@@ -40,6 +40,8 @@ pub(crate) struct Entry {
     /// Its key's time was over, and another purchase has it now.
     pub(crate) is_replaced: bool,
     day: u64,
+    /// When it ended, by a clock that makes no steps. An end that lies in the future, because the clock was
+    /// set back before a start, moves to when it is looked for.
     ended_at: Option<Duration>,
 }
 
@@ -49,15 +51,18 @@ pub(crate) struct Books {
     pub(crate) entries: BTreeMap<PurchaseId, Entry>,
     /// Every day that something counted in.
     days: BTreeSet<u64>,
-    /// When the process started, by its own clock.
+    /// When the process started, by that clock.
     started: Duration,
+    /// The last refusal of each fingerprint, by that clock.
+    refusals: BTreeMap<Digest, Duration>,
 }
 
 type Kept = Result<(), String>;
 
 impl Books {
     pub(crate) fn new(limits: Budgets) -> Self {
-        Self { limits, entries: BTreeMap::new(), days: BTreeSet::new(), started: Duration::ZERO }
+        let (entries, refusals) = (BTreeMap::new(), BTreeMap::new());
+        Self { limits, entries, days: BTreeSet::new(), started: Duration::ZERO, refusals }
     }
 
     pub(crate) fn state(&self, id: PurchaseId) -> Option<PurchaseState> {
@@ -77,16 +82,18 @@ impl Books {
             DedupeKey::Fingerprint(duplicate) => Some(duplicate),
             DedupeKey::IdempotencyKey { .. } | DedupeKey::Quote { .. } => None,
         };
-        if let Some(since) = duplicate.and_then(|duplicate| duplicate.delivered_since)
-            && since < self.started
-        {
-            return Err(format!("{} is matched by refusals of {since:?}", asked.id));
-        }
         for entry in self.entries.values_mut().filter(|entry| entry.identity == wish.identity()) {
             entry.was_over |=
                 entry.state == PurchaseState::Charged && entry.keep_until + YEAR <= wall;
         }
-        let earlier = self.earlier(wish.identity(), wish.claim, duplicate, wall);
+        let steady = clock::without_steps(wall);
+        let earlier = self.earlier(wish.identity(), wish.claim, duplicate, (wall, steady));
+        if duplicate.is_some_and(|duplicate| !duplicate.within.is_zero()) {
+            let same = |entry: &&mut Entry| entry.identity == wish.identity();
+            for entry in self.entries.values_mut().filter(same) {
+                entry.ended_at = entry.ended_at.map(|ended| ended.min(steady));
+            }
+        }
         let day = self.today(wall);
         let over = self.is_over(&asked.caller, asked.price, day);
         match outcome {
@@ -134,9 +141,11 @@ impl Books {
                 Some(entry) if entry.order != wish.order => Ok(()),
                 Some(_) | None => Err(format!("the key of {} is not used", asked.id)),
             },
-            Err(ReserveError::NothingToReplay | ReserveError::LedgerChanged) => {
-                Err(format!("{} was to be bought", asked.id))
-            }
+            Err(
+                ReserveError::NothingToReplay
+                | ReserveError::Superseded
+                | ReserveError::LedgerChanged,
+            ) => Err(format!("{} was to be bought", asked.id)),
             Err(ReserveError::OverBudget(_)) if over => Ok(()),
             Err(ReserveError::OverBudget(over)) => Err(format!("{} fits, no {over:?}", asked.id)),
             Err(ReserveError::InsufficientCredit) if earlier.is_none() && !over => Ok(()),
@@ -155,8 +164,12 @@ impl Books {
         identity: Identity,
         claim: Asked,
         duplicate: Option<&DuplicateCheck>,
-        wall: Duration,
+        (wall, steady): (Duration, Duration),
     ) -> Option<PurchaseId> {
+        let refused = duplicate.and_then(|duplicate| {
+            let refusal = self.refusals.get(&duplicate.fingerprint).filter(|at| **at <= steady);
+            duplicate.refused_as.as_ref().map(|_| refusal.copied().max(Some(self.started)))
+        });
         let is_same = |entry: &Entry| match (claim, entry.state) {
             (_, PurchaseState::Released) => false,
             _ if entry.is_replaced => false,
@@ -165,12 +178,14 @@ impl Books {
             | (Asked::Key(_), PurchaseState::Unknown) => true,
             (Asked::Fingerprint { is_retry }, PurchaseState::Charged | PurchaseState::Unknown) => {
                 let Some((duplicate, at)) = duplicate.zip(entry.ended_at) else { return false };
-                let (since, until) =
-                    (wall.saturating_sub(duplicate.within), wall + duplicate.clock_skew);
+                if at > steady && duplicate.within.is_zero() {
+                    return false;
+                }
+                let (since, at) = (steady.saturating_sub(duplicate.within), at.min(steady));
                 let is_unseen = !entry.is_delivered || entry.state == PurchaseState::Unknown;
                 // What was delivered before the latest refusal, another request was refused after.
-                let is_of_refused = duplicate.delivered_since.is_none_or(|since| at < since);
-                (since..=until).contains(&at) && (is_unseen || (is_retry && !is_of_refused))
+                let is_of_refused = refused.flatten().is_none_or(|refused| at < refused);
+                at >= since && (is_unseen || (is_retry && !is_of_refused))
             }
         };
         let same = self.entries.iter().filter(|(_, entry)| entry.identity == identity);
@@ -217,7 +232,7 @@ impl Books {
         if is_news && !is_found_out {
             return Err(format!("{id} is unknown, and the gate ends it as {ending:?}"));
         }
-        entry.ended_at.get_or_insert(wall);
+        entry.ended_at.get_or_insert(clock::without_steps(wall));
         match ending {
             Settlement::Charged { cost, reply, keep, .. } => {
                 entry.state = PurchaseState::Charged;
@@ -230,6 +245,10 @@ impl Books {
         }
         entry.was_unknown |= *ending == Settlement::Unknown;
         Ok(())
+    }
+
+    pub(crate) fn refused(&mut self, fingerprint: Digest, wall: Duration) {
+        self.refusals.insert(fingerprint, clock::without_steps(wall));
     }
 
     pub(crate) fn delivered(&mut self, id: PurchaseId) {

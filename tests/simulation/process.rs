@@ -10,9 +10,7 @@ use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tollgate::jobs::JobRegistry;
-use tollgate::ledger::{
-    self, AccountBinding, KeyId, PurchaseId, RecentRefusals, Settlement, Store,
-};
+use tollgate::ledger::{self, AccountBinding, KeyId, PurchaseId, Settlement, Store};
 use tollgate::metrics::Metrics;
 use tollgate::problem::Problem;
 use tollgate::purchase::idempotency::RunningPurchases;
@@ -83,7 +81,6 @@ impl Process {
             rate_limit: Arc::clone(&window),
             binding: AccountBinding::trusted(),
             running: RunningPurchases::default(),
-            refusals: Arc::new(RecentRefusals::new(Arc::new(clock::wall))),
             keys: Arc::from([KeyId([1; 8]); 3]),
             terms: setup.terms(),
             metrics: Arc::clone(&METRICS),

@@ -23,7 +23,9 @@ on_every_backend!(
     duplicate_joins_an_undelivered_reply_within_the_window,
     duplicate_of_a_delivered_purchase_is_new_unless_marked_a_retry,
     delivered_reply_is_joined_only_if_later_than_the_last_refusal,
-    purchase_that_ended_in_the_future_has_no_duplicate,
+    purchase_that_ended_in_the_future_counts_as_just_ended,
+    late_attempt_holds_nothing,
+    notes_of_a_caller_are_few_and_evict_no_others,
     duplicate_joins_an_unknown_purchase_even_if_delivered,
     separate_purchase_matches_others_and_an_unknown_one,
     running_purchase_is_found_behind_any_number_of_later_ones,
@@ -182,34 +184,77 @@ async fn duplicate_of_a_delivered_purchase_is_new_unless_marked_a_retry(fixture:
 }
 
 async fn delivered_reply_is_joined_only_if_later_than_the_last_refusal(fixture: Fixture) {
-    let nano = Duration::from_nanos(1);
-    let first = fixture.buy(&fixture.duplicate("p", START, false), "hello").await;
-    let bounds = (START, START + HOUR);
-    // One that was not delivered is whoever's reply was lost.
-    let retry = fixture.matched("p", bounds, Some(START + nano));
-    assert_eq!(fixture.known(&retry).await.id, first);
-    fixture.store.mark_delivered(first);
-    assert_eq!(fixture.known(&fixture.matched("p", bounds, Some(START))).await.id, first);
+    let refuse = || fixture.store.note_refusal("ann".into(), identity("p"));
+    let retry = || fixture.duplicate("p", START, true);
+    let first = fixture.buy(&retry(), "hello").await;
     fixture.pass(SECOND);
-    let second = fixture.buy(&fixture.matched("p", bounds, Some(START + nano)), "again").await;
+    refuse();
+    // One that was not delivered is whoever's reply was lost.
+    assert_eq!(fixture.known(&retry()).await.id, first);
+    fixture.store.mark_delivered(first);
+    let second = fixture.buy(&retry(), "again").await;
     fixture.store.mark_delivered(second);
     // The latest of those that may be joined.
-    assert_eq!(fixture.known(&fixture.matched("p", bounds, Some(START))).await.id, second);
-    fixture.reserve(&fixture.matched("p", bounds, Some(START + SECOND + nano))).await.unwrap();
+    assert_eq!(fixture.known(&retry()).await.id, second);
+    fixture.store.note_refusal("ann".into(), identity("other"));
+    fixture.pass(SECOND);
+    assert_eq!(fixture.known(&retry()).await.id, second);
+    refuse();
+    fixture.reserve(&retry()).await.unwrap();
 }
 
-/// Bought while the clock was ahead: its end lies in the future.
-async fn purchase_that_ended_in_the_future_has_no_duplicate(fixture: Fixture) {
+/// Bought while the clock was ahead, before the last start: its end lies in the future.
+async fn purchase_that_ended_in_the_future_counts_as_just_ended(fixture: Fixture) {
     for (fingerprint, ending) in [("p", Settlement::Unknown), ("q", charged(PRICE, ""))] {
         fixture.set(START + 4_000 * DAY);
         let ahead = fixture.send(&fixture.duplicate(fingerprint, START, false)).await;
         fixture.settle(ahead, ending).await;
         fixture.set(START);
-        let again =
-            || fixture.matched(fingerprint, (START - 30 * SECOND, START + 30 * SECOND), None);
-        let bought = fixture.buy(&again(), "").await;
-        assert_eq!(fixture.known(&again()).await.id, bought);
+        let again = || fixture.duplicate(fingerprint, fixture.now() - 30 * SECOND, false);
+        for _ in 0..2 {
+            assert_eq!(fixture.known(&again()).await.id, ahead);
+            fixture.pass(30 * SECOND);
+        }
+        fixture.pass(Duration::from_nanos(1));
+        fixture.reserve(&again()).await.unwrap();
     }
+}
+
+async fn late_attempt_holds_nothing(fixture: Fixture) {
+    let attempt = |attempt, key| Reservation { attempt, ..keyed(key, "p") };
+    let look_up = || Reservation { replay_only: true, ..attempt(1, "k") };
+    let refused = fixture.reserve(&look_up()).await;
+    assert!(matches!(refused, Err(ReserveError::NothingToReplay)), "{refused:?}");
+    fixture.pass(14 * MINUTE);
+    let late = fixture.reserve(&attempt(0, "k")).await;
+    assert!(matches!(late, Err(ReserveError::Superseded)), "{late:?}");
+    let bought = fixture.buy(&attempt(2, "k"), "hello").await;
+    assert_eq!(fixture.known(&attempt(0, "k")).await.id, bought, "it is replayed");
+    // After a quarter of an hour, none is late.
+    fixture.reserve(&look_up()).await.unwrap_err();
+    fixture.reserve(&Reservation { replay_only: true, ..attempt(1, "l") }).await.unwrap_err();
+    fixture.pass(15 * MINUTE);
+    fixture.reserve(&attempt(0, "l")).await.unwrap();
+}
+
+async fn notes_of_a_caller_are_few_and_evict_no_others(fixture: Fixture) {
+    let look_up = |caller: &str, key: &str| Reservation {
+        attempt: 1,
+        replay_only: true,
+        caller: caller.into(),
+        ..keyed(key, "p")
+    };
+    fixture.reserve(&look_up("bob", "b")).await.unwrap_err();
+    for number in 0..300 {
+        fixture.pass(Duration::from_nanos(1));
+        fixture.reserve(&look_up("ann", &format!("a{number}"))).await.unwrap_err();
+    }
+    for (key, is_noted) in [("b", true), ("a299", true), ("a44", true), ("a43", false)] {
+        let late = fixture.reserve(&keyed(key, "p")).await;
+        assert_eq!(matches!(late, Err(ReserveError::Superseded)), is_noted, "{key}");
+    }
+    fixture.pass(DAY);
+    bounded(fixture.store.purge_expired()).await.unwrap();
 }
 
 async fn duplicate_joins_an_unknown_purchase_even_if_delivered(fixture: Fixture) {

@@ -22,6 +22,7 @@ use crate::moment::PATIENCE;
 /// 2025-11-20, noon.
 pub(crate) const START: Duration = Duration::from_secs(1_763_640_000);
 pub(crate) const SECOND: Duration = Duration::from_secs(1);
+pub(crate) const MINUTE: Duration = Duration::from_secs(60);
 pub(crate) const HOUR: Duration = Duration::from_secs(3_600);
 pub(crate) const DAY: Duration = Duration::from_secs(86_400);
 pub(crate) const PRICE: Usd = Usd::mills(6);
@@ -143,30 +144,18 @@ impl Fixture {
         bounded(sent).await.map(|held| assert!(held.is_sent))
     }
 
-    /// A purchase that is matched from `since` on. Its caller was never refused.
+    /// A purchase that is matched from `since` on.
     pub(crate) fn duplicate(
         &self,
         fingerprint: &str,
         since: Duration,
         is_retry: bool,
     ) -> Reservation {
-        self.matched(fingerprint, (since, Duration::MAX), is_retry.then_some(Duration::ZERO))
-    }
-
-    /// The same, with all bounds.
-    pub(crate) fn matched(
-        &self,
-        fingerprint: &str,
-        (since, until): (Duration, Duration),
-        delivered_since: Option<Duration>,
-    ) -> Reservation {
         let (fingerprint, within) = (identity(fingerprint), self.now() - since);
-        let ahead = until.saturating_sub(self.now());
         let claim = DedupeKey::Fingerprint(DuplicateCheck {
             fingerprint,
             within,
-            clock_skew: ahead,
-            delivered_since,
+            refused_as: is_retry.then(|| vec![fingerprint]),
             separate_from: Vec::new(),
         });
         Reservation { dedupe_key: claim, ..reservation("ann", PRICE) }
@@ -288,12 +277,10 @@ pub(crate) fn reservation(caller: &str, price: Usd) -> Reservation {
     let id = PurchaseId::generate();
     let mut fingerprint = [0; 32];
     fingerprint[16..].copy_from_slice(id.0.as_bytes());
-    let (within, ahead) = (Duration::MAX, Duration::MAX);
     let claim = DedupeKey::Fingerprint(DuplicateCheck {
         fingerprint,
-        within,
-        clock_skew: ahead,
-        delivered_since: None,
+        within: Duration::MAX,
+        refused_as: None,
         separate_from: Vec::new(),
     });
     Reservation {
@@ -306,6 +293,7 @@ pub(crate) fn reservation(caller: &str, price: Usd) -> Reservation {
         group: None,
         token: None,
         budgets: Budgets::default(),
+        attempt: 0,
         replay_only: false,
         requires: Default::default(),
     }

@@ -43,6 +43,8 @@ enum Verb {
         is_waited_for: bool,
     },
     Delivered(prop::sample::Index),
+    /// A request with this fingerprint is refused.
+    Refused(u8),
     /// Adds, changes or removes a group.
     Group(usize, Option<SpendLimit>),
     /// Raises a member's limits, or ends what raises them.
@@ -66,7 +68,7 @@ enum Claimed {
     Fingerprint {
         fingerprint: u8,
         window: Duration,
-        delivered: Option<Duration>,
+        is_retry: bool,
         separate: Vec<prop::sample::Index>,
     },
 }
@@ -88,15 +90,10 @@ fn verbs() -> impl Strategy<Value = Verb> {
         (0..4_u8, 0..2_u8).prop_map(|(key, payload)| Claimed::Key(key, payload)),
         (0..4_u8, vec(0..4_u8, 0..3), 0..2_u8)
             .prop_map(|(key, others, payload)| Claimed::Quote(key, others, payload)),
-        (0..4_u8, 0..60_u64, prop::option::weighted(0.2, 0..60_u64), vec(which(), 0..4)).prop_map(
-            |(fingerprint, window, delivered, separate)| {
+        (0..4_u8, 0..60_u64, prop::bool::weighted(0.2), vec(which(), 0..4)).prop_map(
+            |(fingerprint, window, is_retry, separate)| {
                 let window = Duration::from_secs(window);
-                Claimed::Fingerprint {
-                    fingerprint,
-                    window,
-                    delivered: delivered.map(Duration::from_secs),
-                    separate,
-                }
+                Claimed::Fingerprint { fingerprint, window, is_retry, separate }
             }
         ),
     ];
@@ -118,6 +115,7 @@ fn verbs() -> impl Strategy<Value = Verb> {
             Verb::Settle { which, ending, is_waited_for }
         }),
         3 => which().prop_map(Verb::Delivered),
+        1 => (0..4_u8).prop_map(Verb::Refused),
         2 => (0..2_usize, prop::option::weighted(0.8, limit()))
             .prop_map(|(name, limit)| Verb::Group(name, limit)),
         2 => (0..2_usize, prop::option::weighted(0.8, (0..20_u64, 0..200_000_u64))).prop_map(
@@ -271,6 +269,12 @@ impl All {
                     fixture.store.mark_delivered(id);
                 }
             }
+            Verb::Refused(fingerprint) => {
+                self.oracle.refused([*fingerprint; 32]);
+                for fixture in &self.stores {
+                    fixture.store.note_refusal("ann".into(), [*fingerprint; 32]);
+                }
+            }
             Verb::Group(name, limit) => self.change_group(NAMES[*name], *limit).await,
             Verb::Extra(name, extra) => self.change_extra(*name, *extra).await,
             Verb::Forget => {
@@ -353,12 +357,11 @@ impl All {
                 others: others.iter().map(|key| [*key; 32]).collect(),
                 payload: [payload; 32],
             },
-            Claimed::Fingerprint { fingerprint, window, delivered, separate } => {
+            Claimed::Fingerprint { fingerprint, window, is_retry, separate } => {
                 DedupeKey::Fingerprint(DuplicateCheck {
                     fingerprint: [fingerprint; 32],
                     within: window,
-                    clock_skew: window,
-                    delivered_since: delivered.map(|ago| self.oracle.now.saturating_sub(ago)),
+                    refused_as: is_retry.then(|| vec![[fingerprint; 32]]),
                     separate_from: separate.iter().filter_map(|which| self.pick(which)).collect(),
                 })
             }

@@ -22,10 +22,14 @@ pub(crate) struct Oracle {
     pub(crate) groups: HashMap<&'static str, SpendLimit>,
     /// By caller.
     pub(crate) extras: Vec<(&'static str, Extra)>,
+    refusals: HashMap<Digest, Duration>,
+    opened_at: Duration,
 }
 
 struct Entry {
     row: PurchaseRecord,
+    /// When it ended, for duplicates: one that seems to end later has just ended when it is looked for.
+    ended: Option<Duration>,
     group: Option<Arc<str>>,
     token: Option<Arc<str>>,
     claim: Option<DedupeKey>,
@@ -38,11 +42,19 @@ struct Entry {
 
 impl Oracle {
     pub(crate) fn new(capacity: StoreCapacity, now: Duration) -> Self {
-        Self { capacity, now, entries: Vec::new(), groups: HashMap::new(), extras: Vec::new() }
+        let (groups, refusals) = (HashMap::new(), HashMap::new());
+        let (entries, extras, opened_at) = (Vec::new(), Vec::new(), now);
+        Self { capacity, now, entries, groups, extras, refusals, opened_at }
+    }
+
+    pub(crate) fn refused(&mut self, fingerprint: Digest) {
+        self.refusals.insert(fingerprint, self.now);
     }
 
     pub(crate) fn reserve(&mut self, reservation: &Reservation) -> Result<(), ReserveError> {
-        let earlier = self.earlier(reservation)?;
+        let earlier = self.earlier(reservation);
+        self.end_what_is_ahead(reservation);
+        let earlier = earlier?;
         if let Some(over) = self.over_budget(reservation) {
             return Err(ReserveError::OverBudget(over));
         }
@@ -61,6 +73,7 @@ impl Oracle {
         };
         self.entries.push(Entry {
             row,
+            ended: None,
             group: reservation.group.clone(),
             token: reservation.token.clone(),
             claim: Some(reservation.dedupe_key.clone()),
@@ -188,25 +201,41 @@ impl Oracle {
                     Some(DedupeKey::Fingerprint(held)) => held.fingerprint == duplicate.fingerprint,
                     _ => false,
                 };
+                let refusals = |of: &Vec<Digest>| {
+                    let known = of.iter().filter_map(|id| self.refusals.get(id));
+                    known.filter(|at| **at <= self.now).copied().fold(self.opened_at, Duration::max)
+                };
+                let last_refusal = duplicate.refused_as.as_ref().map(refusals);
                 let is_separate = |entry: &Entry| duplicate.separate_from.contains(&entry.row.id);
-                let repeats = |entry: &&Entry| match entry.row.ended_at {
+                let repeats = |entry: &&Entry| match entry.ended {
                     None => !is_separate(entry),
+                    Some(ended) if ended > self.now && duplicate.within.is_zero() => false,
                     Some(ended) => {
-                        let is_new = duplicate.delivered_since.is_some_and(|since| ended >= since);
+                        let ended = ended.min(self.now);
+                        let is_new = last_refusal.is_some_and(|refused| ended >= refused);
                         let is_unknown = entry.row.state == PurchaseState::Unknown;
-                        let (since, until) =
-                            (self.now - duplicate.within, self.now + duplicate.clock_skew);
                         let is_likely = !is_separate(entry) && (!entry.is_delivered || is_new);
-                        (since..=until).contains(&ended) && (is_unknown || is_likely)
+                        ended >= self.now - duplicate.within && (is_unknown || is_likely)
                     }
                 };
                 let all = self.entries.iter().enumerate();
                 let same = all.filter(|(_, entry)| is_same(entry) && repeats(entry));
                 let latest = same.max_by_key(|(place, entry)| {
-                    (entry.row.ended_at.is_none(), entry.row.ended_at, *place)
+                    (entry.ended.is_none(), entry.ended.min(Some(self.now)), *place)
                 });
                 latest
                     .map_or(Ok(None), |(_, entry)| Err(ReserveError::Duplicate(self.known(entry))))
+            }
+        }
+    }
+
+    fn end_what_is_ahead(&mut self, reservation: &Reservation) {
+        let DedupeKey::Fingerprint(duplicate) = &reservation.dedupe_key else { return };
+        for entry in self.entries.iter_mut().filter(|_| !duplicate.within.is_zero()) {
+            if matches!(&entry.claim, Some(DedupeKey::Fingerprint(held))
+                if held.fingerprint == duplicate.fingerprint)
+            {
+                entry.ended = entry.ended.map(|ended| ended.min(self.now));
             }
         }
     }
@@ -251,6 +280,7 @@ impl Oracle {
             _ => {}
         }
         entry.row.ended_at.get_or_insert(now);
+        entry.ended.get_or_insert(now);
         match ending {
             Settlement::Charged { cost, reply, keep, .. } => {
                 entry.row.state = PurchaseState::Charged;
@@ -299,6 +329,7 @@ impl Oracle {
 
     /// What a crash left under way is ended.
     pub(crate) fn restart(&mut self) {
+        self.opened_at = self.now;
         for PurchaseRecord { id, state, .. } in self.rows() {
             match state {
                 PurchaseState::Held => self.settle(id, Settlement::Released),

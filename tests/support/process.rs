@@ -1,6 +1,6 @@
 //! Runs the real binary: signals, environment, standard error, exit codes.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read};
 use std::net::SocketAddr;
 use std::os::unix::fs::OpenOptionsExt;
@@ -223,6 +223,19 @@ impl Process {
     pub(crate) fn signal(&self, signal: Signal) {
         let pid = Pid::from_raw(i32::try_from(self.child.id()).unwrap());
         signal::kill(pid, signal).expect("it runs");
+    }
+
+    /// Stops all its threads. The signal alone returns while some of them still run.
+    pub(crate) fn stop(&self) {
+        self.signal(Signal::SIGSTOP);
+        let threads = format!("/proc/{}/task", self.child.id());
+        until("all threads have stopped", || {
+            fs::read_dir(&threads).expect("it runs").flatten().all(|thread| {
+                let stat = fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
+                // After the name, which may hold blanks.
+                stat.rsplit_once(") ").is_none_or(|(_, fields)| fields.starts_with('T'))
+            })
+        });
     }
 
     pub(crate) fn is_running(&mut self) -> bool {

@@ -65,6 +65,7 @@ async fn send(
         group: None,
         token: None,
         budgets: Budgets::default(),
+        attempt: 0,
         replay_only: false,
         requires: Default::default(),
     };

@@ -357,6 +357,7 @@ async fn buy(ledger: &Store) {
         group: None,
         token: None,
         budgets: Budgets::default(),
+        attempt: 0,
         replay_only: false,
         requires: Default::default(),
     };

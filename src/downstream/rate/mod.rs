@@ -6,6 +6,8 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
+use http::request::Parts;
+use http::{HeaderMap, HeaderName};
 use serde::Serialize;
 use serde_json::json;
 
@@ -16,10 +18,17 @@ use super::Call;
 use super::route::Class;
 use crate::clock;
 use crate::config::LimitsConfig;
-use crate::ledger::{Caller, Digest, RecentRefusals};
+use crate::ledger::{Caller, Digest, Store};
 use crate::problem::{Problem, RATE_LIMITED};
 use crate::response::Response;
 use crate::sync::{self, KeyedLimit};
+
+/// The number of an attempt, from 0, as OpenAI's SDKs send it.
+pub(crate) const RETRY_COUNT: HeaderName = HeaderName::from_static("x-stainless-retry-count");
+
+pub(crate) fn attempt(headers: &HeaderMap) -> Option<u32> {
+    headers.get(RETRY_COUNT)?.to_str().ok()?.trim().parse().ok()
+}
 
 /// Concurrent uploads per caller.
 const MAX_UPLOADS: usize = 2;
@@ -35,11 +44,13 @@ pub struct Limiter {
     in_flight: Arc<KeyedLimit<Caller>>,
     uploads: Arc<KeyedLimit<Caller>>,
     limits: LimitsConfig,
-    refusals: Arc<RecentRefusals>,
+    /// How many refusals of each caller are noted.
+    notes: Bucket,
+    ledger: Store,
 }
 
 impl Limiter {
-    pub fn new(limits: &LimitsConfig, refusals: Arc<RecentRefusals>) -> Self {
+    pub fn new(limits: &LimitsConfig, ledger: Store) -> Self {
         let more = |n: NonZeroU32| n.saturating_mul(READ_FACTOR);
         Self {
             paid: Bucket::new(limits.requests, limits.period, limits.burst),
@@ -48,27 +59,32 @@ impl Limiter {
             in_flight: Arc::default(),
             uploads: Arc::default(),
             limits: *limits,
-            refusals,
+            notes: Bucket::new(more(limits.requests), limits.period, more(limits.burst)),
+            ledger,
         }
     }
 
-    /// Remembers that a purchase was refused for free before its order was known.
-    pub fn note_refusal(&self, caller: &Caller, path: &str, refused: Refused<'_>) {
-        self.refusals.record(caller, refused.digest(caller, path));
+    /// Remembers that a purchase without a key was refused for free before its order was known. The
+    /// refusal of a retry says nothing about its first attempt, which may have been served.
+    pub fn note_refusal(&self, caller: &Caller, head: &Parts, refused: Refused<'_>) {
+        let is_first = attempt(&head.headers).is_none_or(|attempt| attempt == 0);
+        let is_keyed = head.headers.contains_key("idempotency-key");
+        if is_first && !is_keyed && self.notes.take(caller).is_ok() {
+            self.ledger.note_refusal(caller.name(), refused.digest(caller, head.uri.path()));
+        }
     }
 
-    /// Returns when the same call may last have been refused so.
-    pub fn last_refusal(&self, call: &Call) -> Duration {
+    /// Returns the digests by which the same call may have been refused so.
+    pub fn refused_as(call: &Call) -> Vec<Digest> {
         let length = call.body.len() as u64;
         let refused =
             [Refused::Payload(&call.body), Refused::Unread(Some(length)), Refused::Unread(None)];
-        let digests = refused.map(|refused| refused.digest(&call.caller, call.head.uri.path()));
-        self.refusals.last(&digests)
+        refused.map(|refused| refused.digest(&call.caller, call.head.uri.path())).to_vec()
     }
 
     /// Forgets callers whose full burst is available, and frees their memory.
     pub fn evict_idle(&self) {
-        for bucket in [&self.paid, &self.reads, &self.logins] {
+        for bucket in [&self.paid, &self.reads, &self.logins, &self.notes] {
             bucket.evict_full(clock::now());
         }
     }
@@ -200,7 +216,7 @@ mod tests {
             burst: number(2),
             concurrent: number(concurrent),
         };
-        Arc::new(Limiter::new(&limits, Arc::new(RecentRefusals::new(Arc::new(|| Duration::ZERO)))))
+        Arc::new(Limiter::new(&limits, Store::unusable("a test")))
     }
 
     fn caller(last: u8) -> Caller {

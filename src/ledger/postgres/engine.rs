@@ -34,11 +34,11 @@ const BATCH_RETENTION: Duration = Duration::from_secs(86_400);
 /// Old batches are deleted once per this many transactions.
 const BATCHES_PER_PURGE: i64 = 1_024;
 
-/// Clocks run at different speeds.
 const MAX_CLOCK_DEVIATION: i64 = 500_000_000;
 
 /// The time is read by a statement of its own, after the wait for the lock.
-const LOCK: &str = "BEGIN; SELECT version, batch, name, cluster, floor FROM ledger FOR UPDATE;
+const LOCK: &str =
+    "BEGIN; SELECT version, batch, name, cluster, floor, stepped FROM ledger FOR UPDATE;
     SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint * 1000";
 /// The timeline changes when a replica takes over, or when a backup was rolled forward.
 const CLUSTER: &str =
@@ -54,11 +54,14 @@ struct Locked {
     cluster: String,
     /// The database's clock.
     now: i64,
+    /// By how much steps have set it ahead, as far as any server has noticed.
+    stepped: i64,
     /// The transaction's time; a test has its own.
     time: Duration,
     /// Whether the database has the last transaction that this process knows.
     has_known: bool,
     asked: Duration,
+    answered: Duration,
 }
 
 pub(in crate::ledger) struct PostgresEngine {
@@ -73,8 +76,9 @@ pub(in crate::ledger) struct PostgresEngine {
     known_batch: RefCell<String>,
     /// The ledger was renamed, and no transaction of this process has ended since.
     is_renamed: Cell<bool>,
-    /// The database's clock as it was read last, and the time since boot before it was asked.
-    last_reading: Cell<Option<(i64, Duration)>>,
+    /// The database's clock as it was read last, its steps by then, and the times since boot before and after
+    /// it was asked.
+    last_reading: Cell<Option<(i64, i64, [Duration; 2])>>,
     /// The ledger's public name.
     name: Arc<Mutex<Arc<str>>>,
     server: Cell<ServerRow>,
@@ -182,9 +186,11 @@ impl PostgresEngine {
                 name: cell(0, 2)?.into(),
                 cluster: cell(0, 3)?.to_owned(),
                 now,
+                stepped: number(0, 5)?,
                 time: self.clock.read(now, asked),
                 has_known: known.is_empty() || number(2, 0)? > 0,
                 asked,
+                answered: since_boot(),
             })
         };
         tables::check_floor(number(0, 4).unwrap_or_default()).map_err(Unavailable)?;
@@ -261,24 +267,48 @@ impl PostgresEngine {
         self.lock()
     }
 
-    /// Returns whether the database's clock is further ahead than the time that has passed: a slow answer
-    /// looks like a jump back.
-    fn has_jumped(&self, now: i64) -> bool {
-        let Some((before, asked_before)) = self.last_reading.get() else { return false };
-        let passed = nanos(since_boot().saturating_sub(asked_before));
-        let has_jumped = now.saturating_sub(before) > passed.saturating_add(MAX_CLOCK_DEVIATION);
-        if has_jumped {
+    /// Returns by how much the database's clock was set ahead, or back, since this process has read it.
+    /// What a slow answer may explain is no step.
+    fn step(&self, locked: &Locked) -> i64 {
+        let Some((before, stepped, [asked, answered])) = self.last_reading.get() else { return 0 };
+        if stepped != locked.stepped {
+            // Another server has noticed it.
+            return 0;
+        }
+        let passed = |from: Duration, to: Duration| nanos(to.saturating_sub(from));
+        let (least, most) = (passed(answered, locked.asked), passed(asked, locked.answered));
+        let elapsed = locked.now.saturating_sub(before);
+        // Clocks run at different speeds.
+        let deviation = MAX_CLOCK_DEVIATION.saturating_add(most / 1_000);
+        if elapsed > most.saturating_add(deviation) {
+            elapsed - most
+        } else if elapsed < least.saturating_sub(deviation) {
+            elapsed - least
+        } else {
+            0
+        }
+    }
+
+    /// Records a step of the database's clock for all servers. Returns whether it was set ahead.
+    fn note_step(&self, locked: &mut Locked) -> Result<bool> {
+        let step = self.step(locked);
+        if step == 0 || self.session.target.reads_only {
+            return Ok(false);
+        }
+        locked.stepped = locked.stepped.saturating_add(step);
+        self.execute("UPDATE ledger SET stepped = ?", &[&locked.stepped])?;
+        if step > 0 {
             self.metrics.clock_jumps.inc();
             warn!("database clock jumped ahead; rate limit slots kept");
         }
-        has_jumped
+        Ok(step > 0)
     }
 
     /// Takes in what the transaction began with, now that it has ended well: after a rollback, all of it
     /// is news once more.
     fn note_end(&self, batch: String) {
-        let Locked { now, asked, .. } = *self.locked.borrow();
-        self.last_reading.set(Some((now, asked)));
+        let Locked { now, stepped, asked, answered, .. } = *self.locked.borrow();
+        self.last_reading.set(Some((now, stepped, [asked, answered])));
         self.is_renamed.set(false);
         *self.known_batch.borrow_mut() = batch;
     }
@@ -370,16 +400,18 @@ impl WriterEngine for PostgresEngine {
         self.connect()?;
         self.session.has_written.set(false);
         let locked = self.lock()?;
-        let has_jumped = self.has_jumped(locked.now);
-        let locked = self.notice_loss(locked)?;
+        let mut locked = self.notice_loss(locked)?;
+        let has_jumped = self.note_step(&mut locked)?;
         *lock(&self.name) = Arc::clone(&locked.name);
         let has_changed = self.is_renamed.get() || *self.known_batch.borrow() != locked.batch;
         if has_changed && !self.session.target.reads_only {
             ensure_not_moved(self)?;
         }
         let now = locked.time;
+        let steady = nanos(now).saturating_sub(locked.stepped);
+        let steady = Duration::from_nanos(steady.try_into().unwrap_or_default());
         *self.locked.borrow_mut() = locked;
-        Ok(Begun { has_changed, now, has_jumped })
+        Ok(Begun { has_changed, now, steady, has_jumped })
     }
 
     fn commit(&self, _: Option<i64>) -> Result<bool> {

@@ -22,7 +22,8 @@ const OWN_TABLES: &str = "
         floor   {int} NOT NULL,         -- programs that know only lower schemas are refused
         name    {text} NOT NULL,        -- public; changes when purchases may have been lost
         cluster {text} NOT NULL,        -- the database cluster and its timeline; empty: not known
-        blocked_until {int} NOT NULL    -- no slot of the rate limit is free before
+        blocked_until {int} NOT NULL,   -- no slot of the rate limit is free before
+        stepped {int} NOT NULL          -- by how much steps have set the database's clock ahead
     ) {strict};
     -- The transactions that have been committed.
     CREATE TABLE batches (
@@ -107,7 +108,7 @@ fn migration(schema: i64) -> String {
     let note = if schema == 0 {
         steps.push_str(OWN_TABLES);
         let name = new_name(Duration::ZERO);
-        format!("INSERT INTO ledger VALUES (1, 1, '', {newest}, 1, '{name}', '', 0)")
+        format!("INSERT INTO ledger VALUES (1, 1, '', {newest}, 1, '{name}', '', 0, 0)")
     } else {
         format!(
             "UPDATE ledger SET schema = {newest} / (CASE schema WHEN {schema} THEN 1 ELSE 0 END)"

@@ -16,6 +16,7 @@ use super::checkpoint::{self, Checkpointer};
 use super::file::{self, FileId};
 use super::identity::{self, LedgerIdentity, Nonce};
 use super::lock::Lock;
+use crate::clock;
 use crate::ledger::engine::{
     Begun, Engine, Result, Row, Sql, StoreError, ToSqlValue, WriterEngine,
 };
@@ -185,7 +186,8 @@ impl WriterEngine for LedgerFile {
         self.run(begin, ())?;
         let version = self.one("PRAGMA data_version", (), |row| row.get(0))?;
         let has_changed = self.data_version.replace(version) != version;
-        Ok(Begun { has_changed, now: (self.clock)(), has_jumped: false })
+        let now = (self.clock)();
+        Ok(Begun { has_changed, now, steady: clock::without_steps(now), has_jumped: false })
     }
 
     fn commit(&self, latest_number: Option<i64>) -> Result<bool> {

@@ -1,6 +1,5 @@
 //! Finds the purchase that a retry repeats.
 
-use std::ops::ControlFlow;
 use std::time::Duration;
 
 use super::column::{self, nanos};
@@ -27,10 +26,9 @@ macro_rules! find {
 
 const FIND_BY_KEY: &str = find!("key = ?1");
 const FIND_BY_NUMBER: &str = find!("purchases.number = ?1");
-/// The purchases that may be the same, the latest first.
-const LIKE: &str = "SELECT number, id, state, ended_at, delivered FROM purchases
-    WHERE fingerprint = ?1 AND (ended_at IS NULL OR ended_at BETWEEN ?2 AND ?3)
-    ORDER BY number DESC";
+/// The purchases that may be the same.
+const LIKE: &str = "SELECT number, id, state, ended_steady, delivered FROM purchases
+    WHERE fingerprint = ?1 AND (ended_at IS NULL OR ended_steady >= ?2)";
 
 impl Ledger {
     /// Returns the expired purchase that has to give up the key, if there is one.
@@ -39,6 +37,7 @@ impl Ledger {
         reservation: &Reservation,
         now: Duration,
     ) -> Result<Result<Option<i64>, ReserveError>> {
+        let is_late = self.is_late_attempt(reservation)?;
         let judged = match &reservation.dedupe_key {
             DedupeKey::IdempotencyKey { key, payload } => self.find_by_key(key, payload, now)?,
             DedupeKey::Quote { key, others, payload } => {
@@ -48,6 +47,7 @@ impl Ledger {
         };
         Ok(match judged {
             Ok(_) if reservation.replay_only => Err(ReserveError::NothingToReplay),
+            Ok(_) if is_late => Err(ReserveError::Superseded),
             judged => judged,
         })
     }
@@ -91,27 +91,35 @@ impl Ledger {
         duplicate: &DuplicateCheck,
         now: Duration,
     ) -> Result<Option<ReserveError>> {
-        let (since, until) =
-            (now.saturating_sub(duplicate.within), now.saturating_add(duplicate.clock_skew));
-        let mut latest = None;
+        let (steady, last_refusal) = (self.steady(), self.last_refusal(duplicate)?);
+        let (mut latest, mut is_ahead) = (None, false);
         // One that is running decides; else the one that ended last.
-        let values = params![duplicate.fingerprint, nanos(since), nanos(until)];
-        self.db.query_while(LIKE, values, |row| {
+        let since = nanos(steady.saturating_sub(duplicate.within));
+        self.db.all(LIKE, params![duplicate.fingerprint, since], |row| {
             let (number, id) = (row.get::<i64>(0)?, column::id(row, 1)?);
             let (state, ended) = (column::state(row, 2)?, column::moment_or_none(row, 3)?);
-            let is_separate = duplicate.separate_from.contains(&id);
-            match ended {
-                None if !is_separate => {
-                    latest = Some((Duration::MAX, number));
-                    return Ok(ControlFlow::Break(()));
+            let is_same = match ended {
+                None => !duplicate.separate_from.contains(&id),
+                // Before the last start, the clock was ahead.
+                Some(ended) if ended > steady && duplicate.within.is_zero() => false,
+                Some(ended) => {
+                    is_ahead |= ended > steady;
+                    let end = (state, ended.min(steady), row.get(4)?);
+                    rules::is_duplicate(duplicate, id, end, last_refusal)
                 }
-                Some(ended) if rules::is_duplicate(duplicate, id, (state, ended, row.get(4)?)) => {
-                    latest = latest.max(Some((ended, number)));
-                }
-                None | Some(_) => {}
+            };
+            if is_same {
+                latest = latest
+                    .max(Some((ended.map_or(Duration::MAX, |ended| ended.min(steady)), number)));
             }
-            Ok(ControlFlow::Continue(()))
+            Ok(())
         })?;
+        if is_ahead {
+            // It counts as just ended.
+            let end = "UPDATE purchases SET ended_steady = ?2
+                WHERE fingerprint = ?1 AND ended_steady > ?2";
+            self.db.run(end, params![duplicate.fingerprint, nanos(steady)])?;
+        }
         let Some((_, number)) = latest else { return Ok(None) };
         let read = |row: &Row<'_>| FoundPurchase::read(row, now);
         let found = self.db.first(FIND_BY_NUMBER, [number], read)?;

@@ -20,6 +20,7 @@ impl Ledger {
     /// Ends the purchases that a crash left running: unsent ones are released, sent ones become
     /// unknown.
     pub(in crate::ledger) fn recover(&self) -> Result<()> {
+        self.opened_at.set(Some(self.steady()));
         self.end_those(&format!("SELECT {ENDED} FROM purchases WHERE {IS_RUNNING}"), ())?;
         self.write_counters()?;
         self.credit.set(Credit::default());

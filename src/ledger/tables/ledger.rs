@@ -26,6 +26,10 @@ pub(in crate::ledger) struct Ledger {
     pub(in crate::ledger) db: Box<dyn WriterEngine>,
     /// The ledger's time in this transaction.
     now: Cell<Duration>,
+    /// The same without the steps of the clock: for ages.
+    steady: Cell<Duration>,
+    /// When this process, or its last recovery, began with the ledger, by the same clock.
+    pub(super) opened_at: Cell<Option<Duration>>,
     pub(super) replies: Replies,
     counters: RefCell<Counters>,
     /// `None` until they are read.
@@ -110,6 +114,8 @@ impl Ledger {
         Self {
             db,
             now: Cell::default(),
+            steady: Cell::default(),
+            opened_at: Cell::default(),
             replies: Replies::new(capacity),
             counters: RefCell::default(),
             limits: RefCell::default(),
@@ -132,11 +138,21 @@ impl Ledger {
         self.now.get()
     }
 
+    pub(super) fn steady(&self) -> Duration {
+        self.steady.get()
+    }
+
+    pub(super) fn opened_at(&self) -> Duration {
+        self.opened_at.get().unwrap_or_default()
+    }
+
     /// Begins a transaction. Drops what was read in earlier ones if another process has written
     /// meanwhile.
     pub(in crate::ledger) fn begin(&self, is_synced: bool) -> Result<()> {
         let begun = self.db.begin(is_synced)?;
         self.now.set(begun.now);
+        self.steady.set(begun.steady);
+        self.opened_at.set(self.opened_at.get().or(Some(begun.steady)));
         if begun.has_changed {
             self.counters.borrow_mut().forget();
             self.forget_limits();

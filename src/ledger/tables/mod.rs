@@ -12,6 +12,7 @@ mod ledger;
 mod limits;
 mod members;
 mod moved;
+mod notes;
 mod outbox;
 mod purchases;
 mod purge;

@@ -251,7 +251,7 @@ impl Store {
 }
 
 impl Ledger {
-    /// Checks everything before it writes, so that a refusal leaves nothing to roll back.
+    /// Checks everything before it holds, so that a refusal leaves nothing to roll back.
     pub(in crate::ledger) fn reserve(
         &self,
         reservation: &Reservation,
@@ -426,10 +426,11 @@ impl Ledger {
             Settlement::Released | Settlement::Unknown => (None, None),
         };
         let end = "UPDATE purchases SET state = ?, cost_micros = ?, keep_until = ?,
-                ended_at = coalesce(ended_at, ?), assumed = ?
+                ended_at = coalesce(ended_at, ?), ended_steady = coalesce(ended_steady, ?), assumed = ?
             WHERE number = ?";
         let assumed = matches!(settlement, Settlement::Charged { reply: None, .. });
-        let values = params![state.name(), cost, until, nanos(now), assumed, purchase.number];
+        let (at, steady) = (nanos(now), nanos(self.steady()));
+        let values = params![state.name(), cost, until, at, steady, assumed, purchase.number];
         self.db.run(end, values)?;
         if state == PurchaseState::Released {
             self.clear_dedupe_key(purchase.number)?;

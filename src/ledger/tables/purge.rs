@@ -3,7 +3,7 @@
 use tracing::warn;
 
 use super::column::nanos;
-use super::{outbox, replies};
+use super::{notes, outbox, replies};
 use crate::ledger::engine::{Sql, params};
 use crate::ledger::{Store, Unavailable};
 
@@ -23,6 +23,7 @@ impl Store {
                     (SELECT id FROM unparsable_replies ORDER BY at DESC LIMIT ?)";
                 ledger.db.run(trim, params![before, replies::MAX_UNPARSABLE])?;
             }
+            notes::purge(&*ledger.db, ledger.steady())?;
             outbox::purge(&*ledger.db, ledger.now())?;
             ledger.replies.purge_expired(&*ledger.db, ledger.now())
         })

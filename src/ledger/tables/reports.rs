@@ -188,6 +188,7 @@ impl Store {
             group: None,
             token: None,
             budgets: Budgets::default(),
+            attempt: 0,
             replay_only: false,
             requires: Default::default(),
         };

@@ -350,6 +350,7 @@ fn reservation(price: Usd) -> Reservation {
         group: None,
         token: None,
         budgets: Budgets::default(),
+        attempt: 0,
         replay_only: false,
         requires: Default::default(),
     }

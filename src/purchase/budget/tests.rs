@@ -6,7 +6,9 @@ use tokio::time::timeout;
 use super::*;
 use crate::access::Session;
 use crate::contract::money::Usd;
-use crate::ledger::{AccountBinding, Budgets, HookFuture, PurchaseState, StoreHook, StoreOp};
+use crate::ledger::{
+    AccountBinding, Budgets, Caller, HookFuture, PurchaseState, StoreHook, StoreOp,
+};
 use crate::problem::Charged;
 use crate::purchase::tests::{
     SOON, accepted, answered, context, keyed, purchase, purchases, terms,
@@ -104,9 +106,8 @@ struct Shop(PurchaseContext);
 impl Shop {
     fn open() -> Self {
         clock::set_wall(Some(Duration::from_secs(1_763_640_000)));
-        let refusals = Arc::new(RecentRefusals::new(Arc::new(clock::wall)));
         let terms = PurchaseTerms { keep_videos: 1_440 * MINUTE, ..terms(SOON) };
-        Self(PurchaseContext { refusals, terms, ..context(SOON) })
+        Self(PurchaseContext { terms, ..context(SOON) })
     }
 
     /// Whether it was bought, or the reply of what it repeats was given again.
@@ -154,12 +155,49 @@ async fn marked_retry_after_refusal_joins_no_delivered_reply() {
 
 #[tokio::test(start_paused = true)]
 async fn new_process_treats_every_purchase_as_refused() {
-    let mut shop = Shop::open();
+    let shop = Shop::open();
     assert!(shop.buys(false, None).await);
     tokio::time::sleep(SOON).await;
     assert!(!shop.buys(true, None).await);
-    shop.0.refusals = Arc::new(RecentRefusals::new(Arc::new(clock::wall)));
+    shop.0.ledger.recover().await.expect("a usable ledger");
     assert!(shop.buys(true, None).await);
+}
+
+/// The first attempt may have been served.
+#[tokio::test(start_paused = true)]
+async fn marked_retry_after_refusal_of_a_retry_joins_delivered_reply() {
+    let shop = Shop::open();
+    assert!(shop.buys(false, None).await);
+    tokio::time::sleep(SOON).await;
+    let first = purchase();
+    let key = reservation(&first, &shop.0.terms).dedupe_key;
+    let ledger::DedupeKey::Fingerprint(DuplicateCheck { fingerprint, .. }) = key else {
+        panic!("{key:?}");
+    };
+    let retry = PurchaseRequest { attempt: Some(1), ..first };
+    note_refusal(&shop.0.ledger, &retry, Some(fingerprint));
+    assert!(!shop.buys(true, None).await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn step_of_the_wall_clock_hides_no_purchase_from_its_retries() {
+    let step = 720 * MINUTE;
+    for is_ahead in [true, false] {
+        let shop = Shop::open();
+        assert!(shop.buys(false, None).await);
+        let unknown = PurchaseRequest { caller: Caller::Member("ann".into()), ..purchase() };
+        let lost = purchases(&shop.0, |_| std::future::ready(Err(Error::Timeout(SOON))));
+        assert!(lost.complete(&Arc::new(unknown.clone())).await.is_err(), "its reply was lost");
+        let wall = clock::wall();
+        clock::set_wall(Some(if is_ahead { wall + step } else { wall - step }));
+        tokio::time::sleep(SOON / 2).await;
+        assert!(!shop.buys(true, None).await, "{is_ahead}");
+        let again = PurchaseRequest { id: PurchaseId::generate(), ..unknown };
+        let again = purchases(&shop.0, |_| async { panic!("it was sent again") })
+            .complete(&Arc::new(again))
+            .await;
+        assert_eq!(again.unwrap_err().kind().code, "outcome_unknown", "{is_ahead}");
+    }
 }
 
 async fn left_in(context: &PurchaseContext) -> Usd {
@@ -235,6 +273,7 @@ impl Steps {
             StoreOp::SlotReplied(_) => "slot replied, later",
             StoreOp::ReleaseSlot(_) => "release slot, later",
             StoreOp::MarkDelivered(_) => "mark delivered, later",
+            StoreOp::NoteRefusal(_) => "note refusal, later",
             StoreOp::SettleLater(..) => "settle, later",
             StoreOp::Other(name) => name,
         };

@@ -29,7 +29,7 @@ async fn elsewhere(until: Option<Duration>) -> (Outcome, Duration) {
     let context = context(10 * SOON);
     let purchases = purchases(&context, |_| std::future::ready(Ok(accepted())));
     let earlier = keyed();
-    let reservation = reservation(&earlier, &context.terms, &context.refusals);
+    let reservation = reservation(&earlier, &context.terms);
     context.ledger.reserve(&reservation).await.expect("it is the first");
     context
         .ledger

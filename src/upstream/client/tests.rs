@@ -206,3 +206,16 @@ async fn early_refusal_of_large_request_passes_and_early_success_does_not() {
     assert_eq!(outcome.map_err(|error| error.charged()), Err(Charged::Unknown));
     assert_eq!(gateway.carried(), [1, 1, 1, 1]);
 }
+
+/// A process that stood still meets its timers first.
+#[tokio::test(start_paused = true)]
+async fn reply_that_has_arrived_is_read_although_its_timeout_fires_first() {
+    let (limit, tick) = (Duration::from_secs(45), Duration::from_millis(1));
+    for (late, reply) in [(LAST_READ - tick, Some("hi")), (LAST_READ + tick, None)] {
+        let read = async {
+            tokio::time::sleep(limit + late).await;
+            "hi"
+        };
+        assert_eq!(finish_within(limit, read).await, reply, "{late:?}");
+    }
+}

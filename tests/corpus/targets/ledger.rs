@@ -112,6 +112,7 @@ async fn sell(ledger: &Store, turn: u8) {
         group: None,
         token: None,
         budgets: Budgets::default(),
+        attempt: 0,
         replay_only: false,
         requires: Default::default(),
     };

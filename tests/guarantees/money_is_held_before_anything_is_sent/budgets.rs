@@ -207,6 +207,7 @@ fn purchase_dated_ahead_blocks_no_budget_and_is_logged_once() {
             group: None,
             token: None,
             budgets: Budgets::default(),
+            attempt: 0,
             replay_only: false,
             requires: Default::default(),
         };

@@ -40,6 +40,7 @@ impl Brittle {
             StoreOp::MarkSent(_) => "mark_sent",
             StoreOp::Settle(..) => "settle",
             StoreOp::MarkDelivered(_) => "mark_delivered",
+            StoreOp::NoteRefusal(_) => "note_refusal",
             StoreOp::TakeSlot(_) => "take_slot",
             StoreOp::Other(name) => name,
             StoreOp::SettleLater(..) | StoreOp::SlotReplied(_) | StoreOp::ReleaseSlot(_) => return,

@@ -26,7 +26,7 @@ fn stand_still(point: Point, pause: u64) {
     assert_eq!(trial.callers.buy("before", 0).status, 200);
     let (mut client, relay) = trial.stop_at(point, "delayed");
     let process = &trial.fleet.servers[0].process;
-    process.signal(Signal::SIGSTOP);
+    process.stop();
     relay.release(Verdict::Pass);
     assert_eq!(trial.callers.buy("meanwhile", 1).status, 200);
     wait_for_clock(&trial.fleet.database, pause);

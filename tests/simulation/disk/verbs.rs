@@ -97,6 +97,7 @@ fn step(verb: StoreOp<'_>) -> Option<(Step, Option<PurchaseId>)> {
         StoreOp::TakeSlot(_) => Some((Step::Took, None)),
         StoreOp::SettleLater(..)
         | StoreOp::MarkDelivered(_)
+        | StoreOp::NoteRefusal(_)
         | StoreOp::SlotReplied(_)
         | StoreOp::ReleaseSlot(_)
         | StoreOp::Other(_) => None,
@@ -154,6 +155,7 @@ impl StoreHook for Disk {
                 return false;
             }
             StoreOp::MarkDelivered(id) => self.world().lock().books.delivered(id),
+            StoreOp::NoteRefusal(of) => self.world().lock().books.refused(*of, clock::wall()),
             StoreOp::Reserve(_)
             | StoreOp::ReserveAndSend(..)
             | StoreOp::MarkSent(_)

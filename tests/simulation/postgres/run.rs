@@ -265,6 +265,7 @@ impl Run<'_> {
             group: None,
             token: None,
             budgets: Budgets { total, ..Budgets::default() },
+            attempt: 0,
             replay_only: false,
             requires: Default::default(),
         };

@@ -64,6 +64,7 @@ const ROWS: &str = "
     INSERT INTO webhooks VALUES ('job.failed', randomblob(16));
     INSERT INTO outbox VALUES (4, 'id', randomblob(16), 'job.failed', 5, '{}', 6, 2), (5, 'it', randomblob(16), '*', 5, '{}', 6, 0);
     INSERT INTO alerts VALUES ('balance', '', 0, 7);
+    INSERT INTO notes VALUES ('change', randomblob(32), 'member:ann', 5, 0, randomblob(32), randomblob(90));
     INSERT INTO secret VALUES (1, randomblob(32));
     UPDATE members_version SET version = 41";
 /// They say where a ledger is.

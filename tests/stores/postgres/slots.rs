@@ -5,8 +5,8 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use futures_util::future::join_all;
 use tollgate::ledger::{
-    AccountLimit, AccountStatus, BudgetScope, ReserveError, Settlement, SlotAnswer, SlotLimit,
-    SlotRate, Store, WantedSlot,
+    AccountLimit, AccountStatus, BudgetScope, DedupeKey, ReserveError, Settlement, SlotAnswer,
+    SlotLimit, SlotRate, Store, WantedSlot,
 };
 
 use super::wire::Course;
@@ -202,4 +202,34 @@ async fn slot_of_a_purchase_that_is_dropped_before_its_answer_is_free() {
     assert_eq!(spent.day, Default::default());
     assert_eq!(fixture.database().sql("SELECT state FROM purchases"), "released");
     assert_eq!(fixture.database().sql("SELECT count(*) FROM slots"), "0");
+}
+
+#[tokio::test]
+async fn clock_that_jumps_hides_no_purchase_from_its_retries() {
+    let cluster = Cluster::with_own_clock();
+    let database = cluster.database();
+    let open = async || {
+        let opened = bounded(Store::open_database(target(&database.url()), None)).await;
+        opened.expect("it opens")
+    };
+    let (store, other) = (open().await, open().await);
+    let like = || {
+        let mut purchase = reservation("ann", PRICE);
+        if let DedupeKey::Fingerprint(check) = &mut purchase.dedupe_key {
+            (check.fingerprint, check.within) = (identity("p"), 30 * SECOND);
+        }
+        purchase
+    };
+    let first = like();
+    bounded(store.reserve(&first)).await.expect("held");
+    bounded(store.mark_sent(first.id, AccountStatus::Confirmed)).await.expect("marked");
+    bounded(store.settle(first.id, Settlement::Unknown)).await.expect("settled");
+    for ahead in [3_600, 0, 7_200] {
+        cluster.set_ahead(ahead);
+        // One that is started later learns of the jumps from those that have seen them.
+        for store in [&store, &other, &open().await] {
+            let again = bounded(store.reserve(&like())).await;
+            assert!(matches!(again, Err(ReserveError::Duplicate(_))), "{ahead} s: {again:?}");
+        }
+    }
 }
