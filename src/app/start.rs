@@ -21,7 +21,9 @@ use crate::config::{AccessMode, Settings, StoreConfig, Target, TlsConfig};
 use crate::downstream::RefusalLog;
 use crate::downstream::memory::RequestMemory;
 use crate::jobs::JobRegistry;
-use crate::ledger::{AccountBinding, OpenError, Opening, Reason, RecentRefusals, Store};
+use crate::ledger::{
+    AccountBinding, OpenError, Opening, Reason, RecentRefusals, ServerOptions, Store,
+};
 use crate::metrics::Metrics;
 use crate::pictures::Pictures;
 use crate::purchase::idempotency::RunningPurchases;
@@ -222,8 +224,13 @@ async fn open_store(
             return store.map(|store| (store, None)).map_err(io::Error::other);
         }
     };
-    let (money, holding) = (ledger::money_kind(settings), (admin, settings.store_wait));
-    match Store::start_serving(path, Arc::new(clock::wall), money, holding).await {
+    let options = ServerOptions {
+        money: ledger::money_kind(settings),
+        admin,
+        wait: settings.store_wait,
+        mark_folders: settings.mark_folders.clone(),
+    };
+    match Store::start_serving(path, Arc::new(clock::wall), options).await {
         Ok((store, opening)) => Ok((store, Some(opening))),
         Err(OpenError::Unusable(reason)) => {
             log_unusable(&reason);

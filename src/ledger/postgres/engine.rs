@@ -379,7 +379,7 @@ impl WriterEngine for PostgresEngine {
         }
         let now = locked.time;
         *self.locked.borrow_mut() = locked;
-        Ok(Begun { has_changed, now, has_jumped })
+        Ok(Begun { has_changed, now, since_boot: None, has_jumped })
     }
 
     fn commit(&self, _: Option<i64>) -> Result<bool> {

@@ -26,6 +26,7 @@ pub(in crate::ledger) struct Ledger {
     pub(in crate::ledger) db: Box<dyn WriterEngine>,
     /// The ledger's time in this transaction.
     now: Cell<Duration>,
+    since_boot: Cell<Option<Duration>>,
     pub(super) replies: Replies,
     counters: RefCell<Counters>,
     /// `None` until they are read.
@@ -110,6 +111,7 @@ impl Ledger {
         Self {
             db,
             now: Cell::default(),
+            since_boot: Cell::default(),
             replies: Replies::new(capacity),
             counters: RefCell::default(),
             limits: RefCell::default(),
@@ -132,11 +134,17 @@ impl Ledger {
         self.now.get()
     }
 
+    /// Returns the time since this machine was booted, if one process has the ledger.
+    pub(super) fn since_boot(&self) -> Option<Duration> {
+        self.since_boot.get()
+    }
+
     /// Begins a transaction. Drops what was read in earlier ones if another process has written
     /// meanwhile.
     pub(in crate::ledger) fn begin(&self, is_synced: bool) -> Result<()> {
         let begun = self.db.begin(is_synced)?;
         self.now.set(begun.now);
+        self.since_boot.set(begun.since_boot);
         if begun.has_changed {
             self.counters.borrow_mut().forget();
             self.forget_limits();
