@@ -21,7 +21,7 @@ use crate::config::{AccessMode, Settings, StoreConfig, Target, TlsConfig};
 use crate::downstream::RefusalLog;
 use crate::downstream::memory::RequestMemory;
 use crate::jobs::JobRegistry;
-use crate::ledger::{AccountBinding, OpenError, Opening, Reason, Store};
+use crate::ledger::{AccountBinding, OpenError, Opening, Reason, ServerOptions, Store};
 use crate::metrics::Metrics;
 use crate::pictures::Pictures;
 use crate::purchase::idempotency::RunningPurchases;
@@ -219,8 +219,13 @@ async fn open_store(
             return store.map(|store| (store, None)).map_err(io::Error::other);
         }
     };
-    let (money, holding) = (ledger::money_kind(settings), (admin, settings.store_wait));
-    match Store::start_serving(path, Arc::new(clock::wall), money, holding).await {
+    let options = ServerOptions {
+        money: ledger::money_kind(settings),
+        admin,
+        wait: settings.store_wait,
+        mark_folders: settings.mark_folders.clone(),
+    };
+    match Store::start_serving(path, Arc::new(clock::wall), options).await {
         Ok((store, opening)) => Ok((store, Some(opening))),
         Err(OpenError::Unusable(reason)) => {
             log_unusable(&reason);

@@ -1,8 +1,9 @@
 //! `tollgate serve`: one runtime per core for callers, and one for everything else.
 
+use std::env;
 use std::io::{self, IsTerminal, Write};
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
@@ -45,6 +46,19 @@ pub struct Adopt {
     new_issuer: bool,
 }
 
+/// Returns where the server may note how far its ledger has come: the folders that systemd gives it, or
+/// one of the user's.
+#[expect(clippy::disallowed_methods, reason = "these folders are no settings")]
+fn mark_folders() -> Vec<PathBuf> {
+    let given = ["STATE_DIRECTORY", "RUNTIME_DIRECTORY"].into_iter().filter_map(env::var_os);
+    let given: Vec<_> =
+        given.flat_map(|list| env::split_paths(&list).collect::<Vec<_>>()).collect();
+    let home = || Some(Path::new(&env::var_os("HOME")?).join(".local/state"));
+    let own = env::var_os("XDG_STATE_HOME").map(PathBuf::from).or_else(home);
+    let own = own.map(|state| state.join("tollgate"));
+    given.into_iter().chain(own).filter(|folder| folder.is_absolute()).collect()
+}
+
 /// Runs the proxy until SIGTERM or SIGINT.
 pub async fn serve(
     Loaded { mut settings, file, warnings }: Loaded,
@@ -55,6 +69,7 @@ pub async fn serve(
     // Registered first: once there is a listener, a signal must shut down gracefully.
     let mut signals = Signals::new()?;
     log::start(settings.log)?;
+    settings.mark_folders = mark_folders();
     for warning in warnings {
         warn!(warning, "risky setting");
     }

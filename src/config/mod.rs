@@ -54,6 +54,8 @@ pub struct Settings {
     pub store: StoreConfig,
     /// How long a start waits for the server that has the ledger.
     pub store_wait: Duration,
+    /// Where a server notes, outside of the ledger's folder, how far the ledger has come. Not a setting.
+    pub mark_folders: Vec<PathBuf>,
     pub jobs: JobsConfig,
     pub page: PageConfig,
     pub mcp: McpConfig,

@@ -85,7 +85,7 @@ fn interpret(
     raw: &RawSettings,
     mut reader: SettingsReader,
 ) -> (Settings, Vec<SettingError>, Vec<String>) {
-    let mut key_errors = Vec::new();
+    let (mut key_errors, folder) = (Vec::new(), source.folder);
     let mut keys = secrets::keys(source, &mut key_errors);
     let base_url = raw.location_of("gateway.base_url");
     match &base_url {
@@ -95,7 +95,6 @@ fn interpret(
     }
     let is_sandbox = base_url.is_none() && keys.is_none();
     let is_live = base_url.is_some() && keys.is_some();
-    let folder = source.folder;
     let (models, catalog) = reader.section(raw, "models", models::models);
     let gateway = reader.section(raw, "gateway", |section| gateway(section, keys));
     let (store, store_wait) = reader.section(raw, "store", |section| {
@@ -125,6 +124,7 @@ fn interpret(
         }),
         store,
         store_wait,
+        mark_folders: Vec::new(),
         jobs: reader.section(raw, "jobs", jobs),
         page: reader.section(raw, "page", |section| page(section, folder)),
         mcp: reader.section(raw, "mcp", mcp),

@@ -36,6 +36,8 @@ pub(super) struct Begun {
     pub(super) now: Duration,
     /// The ledger's time without the steps of its clock.
     pub(super) steady: Duration,
+    /// The time since this machine was booted, if one process has the ledger.
+    pub(super) since_boot: Option<Duration>,
     /// Whether the ledger's clock was set ahead since the last transaction of this process.
     pub(super) has_jumped: bool,
 }
@@ -43,16 +45,24 @@ pub(super) struct Begun {
 /// The connection of the writer. Its transactions exclude every other writer.
 pub(super) trait WriterEngine: Any + Engine + Send {
     /// Returns how long purchases may run, if another server may end them.
-    fn deadlines(&self) -> Option<Deadlines>;
+    fn deadlines(&self) -> Option<Deadlines> {
+        None
+    }
 
     /// Returns the number of this process, if several share the ledger.
-    fn server(&self) -> Option<i64>;
+    fn server(&self) -> Option<i64> {
+        None
+    }
 
     /// Returns the period of the rate limit, if settings fix it, else zero.
-    fn least_period(&self) -> Duration;
+    fn least_period(&self) -> Duration {
+        Duration::ZERO
+    }
 
     /// Returns the ledger's public name, if it may change while the ledger is open.
-    fn name(&self) -> Option<Arc<str>>;
+    fn name(&self) -> Option<Arc<str>> {
+        None
+    }
 
     /// Returns whether a transaction may be committed without waiting for the disk.
     fn chooses_durability(&self) -> bool;

@@ -9,7 +9,6 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
-use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::sync::oneshot;
 use uuid::Uuid;
 
@@ -44,6 +43,8 @@ pub(super) struct StoreInner {
     pub(super) path: PathBuf,
     clock: Clock,
     pub(super) name: Arc<Mutex<Arc<str>>>,
+    /// It was not closed cleanly, or there is no mark of it, so it may be an old copy.
+    pub(super) may_be_old: bool,
     executor: Executor,
     pub(super) gate: CommandGate,
     /// `None` in memory: the writer's connection reads the reports, too.
@@ -52,7 +53,7 @@ pub(super) struct StoreInner {
     pub(super) latest_rate_limit: Arc<Mutex<Option<AccountLimit>>>,
     /// Only of a ledger that servers share.
     pub(super) shared: Option<SharedLedger>,
-    pub(super) since_boot: fn() -> Duration,
+    pub(super) since_boot: Clock,
     /// Until when purchases that are recorded as sent may be sent, in time since boot.
     pub(super) sends: Mutex<FastMap<PurchaseId, Duration>>,
 }
@@ -119,8 +120,8 @@ impl Store {
     pub fn unusable(reason: impl Into<Reason>) -> Self {
         let gate = CommandGate::default();
         gate.close(Unavailable(reason.into()));
-        let clock: Clock = Arc::new(clock::wall);
-        let inner = StoreInner::new(Path::new(""), clock, Executor::Closed, gate);
+        let clocks: (Clock, Clock) = (Arc::new(clock::wall), Arc::new(clock::since_boot));
+        let inner = StoreInner::new(Path::new(""), clocks, Executor::Closed, gate);
         *lock(&inner.name) = "broken".into();
         Self::new(inner)
     }
@@ -164,6 +165,11 @@ impl Store {
     /// backup does. At that time, it lacked none.
     pub fn may_lack_purchases_since(&self, complete_at: Duration) -> bool {
         name::may_lack_purchases_since(&self.name(), complete_at)
+    }
+
+    /// Returns whether the start could not rule out that the ledger is an old copy.
+    pub fn may_be_old(&self) -> bool {
+        self.inner.may_be_old
     }
 
     /// Returns whether the ledger could not be opened. That was logged once, with its cause.
@@ -294,11 +300,7 @@ impl Store {
     ) -> Result<T, Unavailable> {
         let (command, reply) = request(durability, work);
         if let Some(release) = self.enqueue(command) {
-            // On another kind of runtime, other tasks run beside this one.
-            let flavor = Handle::try_current().map(|runtime| runtime.runtime_flavor());
-            if flavor.is_ok_and(|flavor| flavor == RuntimeFlavor::CurrentThread) {
-                release.gather().await;
-            }
+            release.gather().await;
         }
         let writer_gone = || Unavailable("the ledger's writer has stopped".into());
         let closed = || self.inner.gate.check().err().unwrap_or_else(writer_gone);
@@ -315,7 +317,7 @@ impl Store {
                 }
                 None
             }
-            Executor::Thread { queue, .. } => queue.push(command),
+            Executor::Thread { queue, .. } => Some(queue.push(command)),
         }
     }
 
@@ -345,18 +347,24 @@ impl Store {
 }
 
 impl StoreInner {
-    pub(super) fn new(path: &Path, clock: Clock, executor: Executor, gate: CommandGate) -> Self {
+    pub(super) fn new(
+        path: &Path,
+        (clock, since_boot): (Clock, Clock),
+        executor: Executor,
+        gate: CommandGate,
+    ) -> Self {
         Self {
             path: path.to_owned(),
             clock,
             name: Arc::new(Mutex::new(Uuid::now_v7().to_string().into())),
+            may_be_old: false,
             executor,
             gate,
             report_reader: None,
             credit_used: AtomicBool::new(false),
             latest_rate_limit: Arc::default(),
             shared: None,
-            since_boot: clock::since_boot,
+            since_boot,
             sends: Mutex::default(),
         }
     }

@@ -59,7 +59,7 @@ pub use model::{
 };
 pub use outbox::{Alert, OutboxEvent, Subscription, WebhookId};
 pub use reason::{Cause, Reason};
-pub use sqlite::{Backup, LockHolder, OpenError, Opening, host_name};
+pub use sqlite::{Backup, LockHolder, OpenError, Opening, ServerOptions, host_name};
 pub use subject::{
     MAX_TOKENS_PER_SUBJECT, Subject, SubjectLogin, SubjectTerms, SubjectToken, TokenRefusal,
 };

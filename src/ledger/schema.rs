@@ -193,7 +193,9 @@ const TABLES: &str = "
     CREATE TABLE slots (
         number  {key},
         at      {int} NOT NULL,
-        replied {int}                       -- when its reply or failure came
+        replied {int},                      -- when its reply or failure came
+        -- That moment since the boot of `identity`, as the clock may be set. NULL in a ledger that servers share.
+        since_boot {int}
     ) {strict};
     -- The account's rate limit as the gateway reported it last: one row, once it is known.
     CREATE TABLE rate_limit (

@@ -7,7 +7,8 @@ use std::process::Command;
 use rusqlite::Connection;
 
 use crate::commands::fixture::{CHAT_BODY, Fixture, post};
-use crate::support::server::exchange;
+use crate::support::server::{Server, exchange};
+use crate::support::until;
 
 /// The block's lines that need no service manager, with these folders.
 fn restore_script(folder: &Path, backup: &Path) -> String {
@@ -26,7 +27,10 @@ fn restore_script(folder: &Path, backup: &Path) -> String {
 }
 
 fn ledger_name(fixture: &Fixture) -> String {
-    let server = fixture.serve();
+    name_at(&fixture.serve())
+}
+
+fn name_at(server: &Server) -> String {
     let catalog = exchange(server.address, "GET", "/bff/catalog", &[], "");
     let (_, rest) = catalog.split_once("tollgate-ledger: ").expect("its name");
     rest.lines().next().unwrap().to_owned()
@@ -59,4 +63,56 @@ fn documented_restore_brings_the_backup_back_and_reconcile_shows_the_drift() {
     assert!(out.contains("the gateway charged $2.997 more than the ledger"), "{out}");
     drop(server);
     assert_ne!(ledger_name(&fixture), before, "clients learn that keys may be lost");
+}
+
+/// A snapshot has the lock file, too, so the ledger in it agrees with itself.
+#[test]
+fn folder_put_back_renames_the_ledger_and_reconcile_shows_the_drift() {
+    let home = tempfile::tempdir().unwrap();
+    put_back(&[("HOME", home.path().to_str().unwrap())], |named, before| {
+        assert_ne!(named(), before, "its mark shows it");
+    });
+}
+
+#[test]
+fn folder_put_back_without_a_mark_renames_the_ledger_once_the_gateway_has_answered() {
+    put_back(&[], |named, before| {
+        until("the counters show it", || named() != before);
+    });
+}
+
+fn put_back(environment: &[(&str, &str)], is_renamed: impl Fn(&dyn Fn() -> String, &str)) {
+    let (fixture, snapshots) = (Fixture::with_ledger(), tempfile::tempdir().unwrap());
+    let folder = fixture.folder.path();
+    let serve = || fixture.serve_with(&["serve"], environment);
+    let server = serve();
+    until("a start notes a checkpoint", || fixture.checked().is_some());
+    let before = name_at(&server);
+    let bought = post(server.address, "/api/v1/chat", "Idempotency-Key: one", CHAT_BODY);
+    assert!(bought.starts_with("HTTP/1.1 200"), "{bought}");
+    let copy = |from: &Path, to: &Path| {
+        let mut copy = Command::new("cp");
+        let copy = copy.arg("-a").arg(from.join(".")).arg(to).status();
+        assert!(copy.unwrap().success());
+    };
+    copy(folder, snapshots.path());
+    let body = r#"{"model":"video-a-2","prompt":"a lighthouse","duration":8}"#;
+    let lost = post(server.address, "/api/v1/video", "Idempotency-Key: two", body);
+    assert!(lost.starts_with("HTTP/1.1 200"), "{lost}");
+    drop(server);
+
+    for file in fs::read_dir(folder).unwrap().map(Result::unwrap) {
+        if file.file_type().unwrap().is_file() {
+            fs::remove_file(file.path()).unwrap();
+        }
+    }
+    copy(snapshots.path(), folder);
+    let server = serve();
+    // Clients learn that keys may be lost.
+    is_renamed(&|| name_at(&server), &before);
+    let out = fixture.done(&["reconcile"]);
+    assert!(out.contains("the gateway charged $2.997 more than the ledger"), "{out}");
+    let renamed = name_at(&server);
+    drop(server);
+    assert_eq!(name_at(&serve()), renamed, "the next start finds nothing missing");
 }

@@ -11,13 +11,21 @@ use tollgate::contract::money::Usd;
 use tollgate::ledger::postgres::{InstanceKind, PostgresTarget};
 use tollgate::ledger::{
     AccountStatus, BudgetScope, Budgets, Clock, Deadlines, DedupeKey, Digest, DuplicateCheck,
-    EarlierReply, ExistingPurchase, KeptReply, MoneyKind, PeriodSpend, PurchaseId, PurchaseRecord,
-    PurchaseState, Reservation, ReserveError, Service, Settlement, SlotId, SlotLimit, SlotRate,
-    Store, StoreCapacity, WantedSlot,
+    EarlierReply, ExistingPurchase, KeptReply, MoneyKind, OpenError, Opening, PeriodSpend,
+    PurchaseId, PurchaseRecord, PurchaseState, Reservation, ReserveError, ServerOptions, Service,
+    Settlement, SlotId, SlotLimit, SlotRate, Store, StoreCapacity, WantedSlot,
 };
 
 use crate::cluster::{Cluster, Database};
 use crate::moment::PATIENCE;
+
+/// Opens a file as the program does: the time since boot is the system's.
+pub(crate) async fn start_serving(
+    path: &Path,
+    clock: Clock,
+) -> Result<(Store, Opening), OpenError> {
+    Store::start_serving(path, clock, ServerOptions::new(MoneyKind::Play)).await
+}
 
 /// 2025-11-20, noon.
 pub(crate) const START: Duration = Duration::from_secs(1_763_640_000);

@@ -7,9 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rusqlite::Connection;
-use tollgate::ledger::{
-    AccountStatus, Clock, MoneyKind, OpenError, ReserveError, Settlement, Store,
-};
+use tollgate::ledger::{AccountStatus, Clock, OpenError, ReserveError, Settlement, Store};
 
 use crate::disk::eventually;
 use crate::fixture::*;
@@ -213,9 +211,7 @@ async fn command_on_a_stopped_ledger_closes_it_as_the_server_did() {
 #[tokio::test]
 async fn ledger_sells_after_a_crash_until_the_check_finds_damage() {
     let Place { path, clock, .. } = &place();
-    let start = async || {
-        Store::start_serving(path, clock.clone(), MoneyKind::Play, (None, Duration::ZERO)).await
-    };
+    let start = async || start_serving(path, clock.clone()).await;
     let (ledger, mut opening) = start().await.unwrap();
     opening.wait().await.unwrap();
     opening.serve();

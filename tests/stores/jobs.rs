@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tollgate::contract::money::Usd;
-use tollgate::ledger::{Job, JobState, KeyId, MoneyKind, StatusUpdate, Store};
+use tollgate::ledger::{Job, JobState, KeyId, StatusUpdate, Store};
 
 use crate::fixture::*;
 
@@ -203,13 +203,7 @@ async fn starting_server_knows_open_jobs_and_model_durations() {
     fixture.accept(&job("b", "ann")).await;
     fixture.stop();
     let path = fixture.path();
-    let begun = bounded(Store::start_serving(
-        &path,
-        fixture.clock(),
-        MoneyKind::Play,
-        (None, Duration::ZERO),
-    ))
-    .await;
+    let begun = bounded(start_serving(&path, fixture.clock())).await;
     let (ledger, opening) = begun.expect("it begins");
     fixture.store = ledger;
     // Its verbs are refused until then; the pollers of its jobs begin before.

@@ -149,6 +149,45 @@ async fn clock_set_ahead_forgets_no_recent_slot() {
     assert_eq!(since(&fixture, START).await, [now]);
 }
 
+/// Within one boot, the time of day does not decide how old a slot is.
+#[tokio::test]
+async fn restart_after_the_clock_was_set_ahead_forgets_no_slot() {
+    async fn restart(fixture: &mut Fixture) {
+        fixture.stop();
+        let begun = bounded(start_serving(&fixture.path(), fixture.clock())).await;
+        let (store, mut opening) = begun.expect("it begins");
+        bounded(opening.wait()).await.expect("it opens");
+        opening.serve();
+        fixture.take(store);
+    }
+    let mut fixture = Fixture::on_disk(Default::default());
+    restart(&mut fixture).await;
+    for jump in [HOUR, 2 * DAY] {
+        let answered = took(&fixture).await;
+        fixture.store.slot_replied(answered);
+        took(&fixture).await;
+        fixture.pass(jump);
+        for _ in 0..200 {
+            let other = took(&fixture).await;
+            fixture.store.release_slot(other);
+        }
+        restart(&mut fixture).await;
+    }
+    let recent = async |fixture: &Fixture| {
+        bounded(fixture.store.recent_replies(HOUR / 2)).await.expect("replies").len()
+    };
+    assert_eq!(recent(&fixture).await, 4);
+
+    // The time since another boot means nothing.
+    fixture.pass(HOUR);
+    fixture.stop();
+    let file = rusqlite::Connection::open(fixture.path()).unwrap();
+    file.execute_batch("UPDATE identity SET boot = 'an earlier one'").unwrap();
+    drop(file);
+    restart(&mut fixture).await;
+    assert_eq!(recent(&fixture).await, 0);
+}
+
 #[tokio::test]
 async fn slots_dated_far_ahead_do_not_block_the_rate_limit() {
     let mut fixture = Fixture::on_disk(Default::default());

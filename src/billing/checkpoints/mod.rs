@@ -157,10 +157,19 @@ impl CheckpointKeeper {
 }
 
 async fn record_checkpoint(ledger: &Store, known: &SummaryReading) -> Result<(), Unavailable> {
+    let now = snapshot(&known.listing.billing, known.asked_at);
     if let Some(before) = ledger.latest_checkpoint().await? {
         if ledger.may_lack_purchases_since(before.snapshot.at) {
             warn!("purchases may be missing since the last checkpoint");
             return Ok(());
+        }
+        if ledger.may_be_old() {
+            let missing = missing_since(ledger, &before, &now).await?;
+            if missing > Usd::ZERO {
+                ledger.rename().await?;
+                warn!(missing = %missing.short(), "ledger lacks spending that the gateway counted; ledger renamed");
+                return Ok(());
+            }
         }
         let unknown = ledger.unknown_after(before.settled_through).await?;
         if unknown > 0 {
@@ -168,7 +177,19 @@ async fn record_checkpoint(ledger: &Store, known: &SummaryReading) -> Result<(),
             return Ok(());
         }
     }
-    ledger.record_checkpoint(snapshot(&known.listing.billing, known.asked_at)).await
+    ledger.record_checkpoint(now).await
+}
+
+/// Returns what the gateway charged since the checkpoint beyond the prices of all later purchases. Each
+/// of its totals is rounded to a cent.
+async fn missing_since(
+    ledger: &Store,
+    before: &Checkpoint,
+    now: &Snapshot,
+) -> Result<Usd, Unavailable> {
+    let counted = now.spent_cents.saturating_sub(before.snapshot.spent_cents).saturating_sub(1);
+    let known = ledger.spend_after(before.settled_through).await?;
+    Ok(Usd::cents(counted).saturating_sub(known))
 }
 
 fn snapshot(billing: &GatewayBilling, at: Duration) -> Snapshot {

@@ -411,7 +411,7 @@ impl WriterEngine for PostgresEngine {
         let steady = nanos(now).saturating_sub(locked.stepped);
         let steady = Duration::from_nanos(steady.try_into().unwrap_or_default());
         *self.locked.borrow_mut() = locked;
-        Ok(Begun { has_changed, now, steady, has_jumped })
+        Ok(Begun { has_changed, now, steady, since_boot: None, has_jumped })
     }
 
     fn commit(&self, _: Option<i64>) -> Result<bool> {

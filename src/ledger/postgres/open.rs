@@ -9,7 +9,7 @@ use super::clock::LedgerClock;
 use super::engine::PostgresEngine;
 use super::session::PostgresSession;
 use super::target::PostgresTarget;
-use crate::clock::simulated_since_boot;
+use crate::clock::{simulated_since_boot, since_boot};
 use crate::ledger::handle::{Executor, SharedLedger, StoreInner};
 use crate::ledger::sqlite::spawn;
 use crate::ledger::tables::Ledger;
@@ -39,7 +39,7 @@ impl Store {
         let parts = Parts::new(target, Some(clock));
         let writer = parts.connect().map_err(OpenError::Unusable)?;
         let mut inner = parts.inner(Executor::Inline(Box::new(Mutex::new(writer))));
-        inner.since_boot = simulated_since_boot;
+        inner.since_boot = Arc::new(simulated_since_boot);
         Ok(Self::new(inner))
     }
 
@@ -106,8 +106,8 @@ impl Parts {
 
     fn inner(self, executor: Executor) -> StoreInner {
         let Self { target, clock, gate, metrics, name } = self;
-        let clock = Arc::new(move || clock.now());
-        let mut inner = StoreInner::new(Path::new(""), clock, executor, gate);
+        let clocks: (Clock, Clock) = (Arc::new(move || clock.now()), Arc::new(since_boot));
+        let mut inner = StoreInner::new(Path::new(""), clocks, executor, gate);
         inner.name = name;
         inner.shared = Some(SharedLedger { deadlines: target.deadlines, metrics });
         inner

@@ -3,8 +3,9 @@
 //! Each start writes a new nonce into the ledger and into its lock file. The lock file also has the
 //! number of the latest purchase and, after a clean stop, the size and time of the ledger.
 //!
-//! Another file at the same path, or an old copy, disagrees with the lock file and is renamed. A
-//! power failure can lose purchases, too, so the ledger records the boot id of its last start.
+//! Another file at the same path, or an old copy, disagrees with the lock file and is renamed. If the
+//! whole folder was put back, it disagrees with the lock file's copy outside of it, the mark. A power
+//! failure can lose purchases, too, so the ledger records the boot id of its last start.
 //!
 //! Invariant: a ledger keeps its name only if it has every purchase that was sold under it. If that
 //! is not certain, it is renamed, which costs callers one extra question.
@@ -14,6 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rusqlite::{Connection, OptionalExtension};
+use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use super::schema::FileKind;
@@ -21,7 +23,10 @@ use crate::ledger::engine::{Engine, Sql, params};
 use crate::ledger::engine::{Result, StoreError};
 use crate::ledger::name::new_name;
 use crate::ledger::schema::IS_RUNNING;
-use crate::ledger::{Cause, Reason, Unavailable};
+use crate::ledger::tables::Ledger;
+use crate::ledger::writer::Durability;
+use crate::ledger::{Cause, Reason, Store, Unavailable};
+use crate::sync::lock;
 
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 /// The process ended, but the system did not, so the file has all that was written to it.
@@ -30,7 +35,7 @@ const OTHER_COPY: &str = "its lock file belongs to another copy";
 
 pub(super) type Nonce = [u8; 16];
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct FileStamp {
     pub(super) size: u64,
     /// In nanoseconds since 1970-01-01 UTC.
@@ -39,7 +44,7 @@ pub(super) struct FileStamp {
 }
 
 /// The ledger's state as its lock file records it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct LedgerState {
     pub(super) nonce: Nonce,
     pub(super) latest_number: i64,
@@ -64,47 +69,45 @@ pub(super) struct LedgerIdentity {
     pub(super) state: LedgerState,
     pub(super) suspect_reason: Option<&'static str>,
     pub(super) may_lack_purchases: bool,
-    boot: String,
+    /// A server had it, and did not close it cleanly or left no mark.
+    pub(super) may_be_old: bool,
+    pub(super) boot: String,
 }
 
 impl LedgerIdentity {
-    /// Compares a ledger with its lock file's state. `found` is the ledger before
-    /// it was opened, unless it has a write-ahead log. Writes nothing.
+    /// Compares a ledger with the state that its lock file and its mark have. `found` is the ledger
+    /// before it was opened, unless it has a write-ahead log. Writes nothing.
     pub(super) fn read(
         connection: &Connection,
         kind: FileKind,
-        recorded: Option<LedgerState>,
+        (recorded, marked): (Option<LedgerState>, Option<LedgerState>),
         found: Option<FileStamp>,
         now: Duration,
     ) -> rusqlite::Result<Self> {
-        let stored = stored(connection, kind)?;
+        let is_ledger = matches!(kind, FileKind::Ledger(_));
+        let stored = if is_ledger { stored(connection)? } else { None };
         let boot = fs::read_to_string(BOOT_ID).unwrap_or_default().trim().to_owned();
-        let latest = stored.as_ref().map_or(0, |stored| stored.latest_number);
+        let latest_number = stored.as_ref().map_or(0, |stored| stored.latest_number);
         let nonce = Uuid::now_v7().into_bytes();
-        let state = LedgerState { nonce, latest_number: latest, closed: None, must_check: false };
-        let (name, suspicion, forgets) = match (stored, recorded) {
-            (None, recorded) => {
-                let suspicion = match kind {
-                    FileKind::Ledger(_) if recorded.is_some() => Some(OTHER_COPY),
-                    FileKind::Ledger(_) if has_purchases(connection)? => {
-                        Some("its identity is missing")
-                    }
-                    // Made by a command: no server has had it.
-                    FileKind::Ledger(_)
-                    | FileKind::Empty
-                    | FileKind::BeforeRelease
-                    | FileKind::Foreign => None,
-                };
-                (new_name(Duration::ZERO), suspicion, false)
+        let state = LedgerState { nonce, latest_number, closed: None, must_check: false };
+        let suspicion = match &stored {
+            Some(stored) => suspicion(stored, recorded, marked, &boot, found),
+            None if is_ledger && recorded.is_some() => Some((OTHER_COPY, false)),
+            None if is_ledger && has_purchases(connection)? => {
+                Some(("its identity is missing", false))
             }
-            (Some(stored), recorded) => {
-                let suspicion = suspicion(&stored, recorded, &boot, found);
-                let forgets = suspicion.is_some_and(|(_, forgets)| forgets);
-                let name = if forgets { new_name(now) } else { stored.name };
-                (name, suspicion.map(|(why, _)| why), forgets)
-            }
+            // It is new, or a command made it: no server has had it.
+            None => None,
         };
-        Ok(Self { name, state, suspect_reason: suspicion, may_lack_purchases: forgets, boot })
+        let may_be_old = stored.is_some() && (suspicion.is_some() || marked.is_none());
+        let may_lack_purchases = suspicion.is_some_and(|(_, forgets)| forgets);
+        let name = match stored {
+            Some(stored) if !may_lack_purchases => stored.name,
+            Some(_) => new_name(now),
+            None => new_name(Duration::ZERO),
+        };
+        let suspect_reason = suspicion.map(|(why, _)| why);
+        Ok(Self { name, state, suspect_reason, may_lack_purchases, may_be_old, boot })
     }
 
     /// Whether a check may wait until the ledger is in use: the end of a process damages no file.
@@ -119,6 +122,21 @@ impl LedgerIdentity {
             ON CONFLICT (number) DO UPDATE SET name = excluded.name, nonce = excluded.nonce,
                 boot = excluded.boot, ended_through = excluded.ended_through";
         db.run(write, params![self.name, self.state.nonce, self.boot])?;
+        Ok(())
+    }
+}
+
+impl Store {
+    /// Renames the ledger, because it lacks purchases.
+    pub async fn rename(&self) -> Result<(), Unavailable> {
+        let name = new_name(self.now());
+        let kept = Arc::clone(&name);
+        let rename = move |ledger: &Ledger| {
+            ledger.db.run("UPDATE identity SET name = ?", [&*kept])?;
+            Ok(())
+        };
+        self.run("rename", Durability::Synced, rename).await?;
+        *lock(&self.inner.name) = name;
         Ok(())
     }
 }
@@ -139,6 +157,7 @@ pub(super) fn ensure_nonce(connection: &Connection, nonce: &Nonce) -> Result<(),
 fn suspicion(
     stored: &StoredIdentity,
     recorded: Option<LedgerState>,
+    marked: Option<LedgerState>,
     boot: &str,
     found: Option<FileStamp>,
 ) -> Option<(&'static str, bool)> {
@@ -150,6 +169,9 @@ fn suspicion(
     }
     if stored.latest_number < latest_number {
         return Some(("it lacks purchases that were sold", true));
+    }
+    if marked.is_some_and(|marked| is_older(stored, closed.is_some(), marked)) {
+        return Some(("its folder was put back from an earlier time", true));
     }
     if let Some(closed) = closed {
         // A copy from elsewhere: the original may have sold meanwhile.
@@ -166,8 +188,16 @@ fn suspicion(
     Some((if must_check { "the last server found a fault" } else { NOT_CLOSED }, false))
 }
 
-fn stored(connection: &Connection, kind: FileKind) -> rusqlite::Result<Option<StoredIdentity>> {
-    let FileKind::Ledger(_) = kind else { return Ok(None) };
+/// Returns whether the ledger is older than its mark. A mark may be too old: another account of this
+/// machine may have had the ledger meanwhile, with a mark of its own.
+fn is_older(stored: &StoredIdentity, is_closed: bool, marked: LedgerState) -> bool {
+    // A nonce begins with the time of its start.
+    stored.nonce < marked.nonce
+        || stored.latest_number < marked.latest_number
+        || (stored.nonce == marked.nonce && marked.closed.is_some() && !is_closed)
+}
+
+fn stored(connection: &Connection) -> rusqlite::Result<Option<StoredIdentity>> {
     let query = format!(
         "SELECT name, nonce, boot, (SELECT coalesce(max(number), 0) FROM purchases),
             EXISTS (SELECT 1 FROM purchases WHERE {IS_RUNNING})
@@ -234,9 +264,36 @@ mod tests {
             (state(2, 7, None), "today", same, true, true),
             (None, "today", same, true, true),
         ] {
-            let suspicion = suspicion(&stored(), recorded, boot, found);
+            let suspicion = suspicion(&stored(), recorded, None, boot, found);
             let judged = (suspicion.is_some(), suspicion.is_some_and(|(_, forgets)| forgets));
             assert_eq!(judged, (is_checked, forgets), "{recorded:?} {boot} {found:?}");
+        }
+    }
+
+    #[test]
+    fn ledger_that_is_older_than_its_mark_gets_a_new_name() {
+        let stamp = Some(FileStamp { size: 4_096, modified: 5, inode: 9 });
+        let state = |nonce, latest_number, closed| LedgerState {
+            nonce: [nonce; 16],
+            latest_number,
+            closed,
+            must_check: false,
+        };
+        for (closed, marked, forgets) in [
+            (None, state(1, 7, None), false),
+            (stamp, state(1, 7, stamp), false),
+            (stamp, state(1, 7, None), false),
+            (stamp, state(0, 5, stamp), false),
+            (None, state(1, 8, None), true),
+            (stamp, state(1, 8, stamp), true),
+            (None, state(2, 7, None), true),
+            (stamp, state(2, 7, None), true),
+            (None, state(1, 7, stamp), true),
+        ] {
+            let recorded = Some(state(1, 7, closed));
+            let suspicion = suspicion(&stored(), recorded, Some(marked), "today", stamp);
+            let is_forgotten = suspicion.is_some_and(|(_, forgets)| forgets);
+            assert_eq!(is_forgotten, forgets, "{closed:?} {marked:?}");
         }
     }
 
@@ -250,7 +307,7 @@ mod tests {
             closed: written(5),
             must_check: false,
         });
-        let suspicion = suspicion(&stored, recorded, "today", written(6));
+        let suspicion = suspicion(&stored, recorded, None, "today", written(6));
         assert!(suspicion.is_some_and(|(_, forgets)| forgets));
     }
 
@@ -265,7 +322,7 @@ mod tests {
             [(newest, None, None), (newest, Some(state), Some(OTHER_COPY))]
         {
             let identity =
-                LedgerIdentity::read(&file, kind, recorded, None, Duration::ZERO).unwrap();
+                LedgerIdentity::read(&file, kind, (recorded, None), None, Duration::ZERO).unwrap();
             assert_eq!(identity.suspect_reason, reason, "{kind:?}");
         }
     }
@@ -279,7 +336,8 @@ mod tests {
             (id, at, day, month, caller, service, model, price_micros, state)
             VALUES (zeroblob(16), 0, 0, 0, 'ann', 'chat', 'm', 0, 'held')";
         file.execute_batch(sale).unwrap();
-        let identity = LedgerIdentity::read(&file, newest, None, None, Duration::ZERO).unwrap();
+        let identity =
+            LedgerIdentity::read(&file, newest, (None, None), None, Duration::ZERO).unwrap();
         assert_eq!(identity.suspect_reason, Some("its identity is missing"));
     }
 
@@ -288,6 +346,6 @@ mod tests {
         let unknown = StoredIdentity { boot: String::new(), ..stored() };
         let recorded =
             Some(LedgerState { nonce: [1; 16], latest_number: 7, closed: None, must_check: false });
-        assert!(suspicion(&unknown, recorded, "", None).is_some_and(|(_, forgets)| forgets));
+        assert!(suspicion(&unknown, recorded, None, "", None).is_some_and(|(_, forgets)| forgets));
     }
 }

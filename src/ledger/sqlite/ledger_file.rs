@@ -1,29 +1,28 @@
 //! The ledger's file, as its writer has it.
 
 use std::any::Any;
+use std::borrow::Borrow;
 use std::cell::{Cell, RefCell};
-use std::ops::ControlFlow;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use rusqlite::Connection;
 use rusqlite::hooks::Wal;
+use rusqlite::wal::CheckpointMode;
+use rusqlite::{Connection, ErrorCode};
 
 use super::check::BackgroundCheck;
-use super::checkpoint::{self, Checkpointer};
-use super::file::{self, FileId};
+use super::file::{self, FileId, Purpose};
 use super::identity::{self, LedgerIdentity, Nonce};
 use super::lock::Lock;
 use crate::clock;
-use crate::ledger::engine::{
-    Begun, Engine, Result, Row, Sql, StoreError, ToSqlValue, WriterEngine,
-};
-use crate::ledger::schema::SqlDialect;
+use crate::ledger::engine::{Begun, Result, Sql, StoreError, WriterEngine};
 use crate::ledger::writer::CommandGate;
-use crate::ledger::{Clock, Deadlines, Reason, Unavailable};
+use crate::ledger::{Clock, Reason, Unavailable};
 
+const PAGE_BYTES: u64 = 4_096;
 /// Each checkpoint costs two fsyncs, and each restart of the log another one of the writer, so both
 /// should be rare. A page that many transactions have changed is copied once.
 pub(in crate::ledger) const WAL_CHECKPOINT_PAGES: i32 = 8_000;
@@ -43,6 +42,7 @@ pub(in crate::ledger) struct LedgerFile {
     mode: OpenMode,
     path: PathBuf,
     clock: Clock,
+    since_boot: Clock,
     /// SQLite's number of the last commit of another process.
     data_version: Cell<i64>,
     is_synchronous: Cell<bool>,
@@ -50,8 +50,7 @@ pub(in crate::ledger) struct LedgerFile {
     has_written: Arc<AtomicBool>,
     has_failed: Cell<bool>,
     gate: CommandGate,
-    /// Started at its first use.
-    checkpointer: RefCell<Option<Checkpointer>>,
+    checkpoint: RefCell<Option<JoinHandle<()>>>,
     check: RefCell<Option<BackgroundCheck>>,
     /// The file as the server that owns it found it.
     owned: Cell<Option<(FileId, Nonce)>>,
@@ -63,7 +62,7 @@ impl LedgerFile {
     pub(in crate::ledger) fn new(
         mut connection: Connection,
         mode: OpenMode,
-        clock: Clock,
+        (clock, since_boot): (Clock, Clock),
         gate: &CommandGate,
     ) -> rusqlite::Result<Self> {
         let (wal_pages, has_written) = (Arc::<AtomicI32>::default(), Arc::<AtomicBool>::default());
@@ -79,13 +78,14 @@ impl LedgerFile {
             path: connection.path().unwrap_or_default().into(),
             connection,
             clock,
+            since_boot,
             data_version: Cell::default(),
             is_synchronous: Cell::new(true),
             wal_pages,
             has_written,
             has_failed: Cell::default(),
             gate: gate.clone(),
-            checkpointer: RefCell::default(),
+            checkpoint: RefCell::default(),
             check: RefCell::default(),
             owned: Cell::default(),
             lock: RefCell::default(),
@@ -130,52 +130,15 @@ impl LedgerFile {
         }
         Ok(())
     }
-
-    fn start_checkpointer(&self) -> Option<Checkpointer> {
-        let (pages, gate) = (Arc::clone(&self.wal_pages), self.gate.clone());
-        let started = Checkpointer::start(self.path.clone(), pages, gate);
-        let report =
-            |error| self.gate.report_fault(StoreError::Transient(Unavailable(Reason::from(error))));
-        started.map_err(report).ok()
-    }
 }
 
-impl Engine for LedgerFile {
-    fn dialect(&self) -> SqlDialect {
-        self.connection.dialect()
-    }
-
-    fn execute(&self, sql: &str, values: &[&dyn ToSqlValue]) -> Result<usize> {
-        Engine::execute(&self.connection, sql, values)
-    }
-
-    fn query(
-        &self,
-        sql: &str,
-        values: &[&dyn ToSqlValue],
-        read: &mut dyn FnMut(&Row<'_>) -> Result<ControlFlow<()>>,
-    ) -> Result<()> {
-        Engine::query(&self.connection, sql, values, read)
+impl Borrow<Connection> for LedgerFile {
+    fn borrow(&self) -> &Connection {
+        &self.connection
     }
 }
 
 impl WriterEngine for LedgerFile {
-    fn server(&self) -> Option<i64> {
-        None
-    }
-
-    fn deadlines(&self) -> Option<Deadlines> {
-        None
-    }
-
-    fn least_period(&self) -> Duration {
-        Duration::ZERO
-    }
-
-    fn name(&self) -> Option<Arc<str>> {
-        None
-    }
-
     fn chooses_durability(&self) -> bool {
         self.mode != OpenMode::Memory
     }
@@ -187,7 +150,13 @@ impl WriterEngine for LedgerFile {
         let version = self.one("PRAGMA data_version", (), |row| row.get(0))?;
         let has_changed = self.data_version.replace(version) != version;
         let now = (self.clock)();
-        Ok(Begun { has_changed, now, steady: clock::without_steps(now), has_jumped: false })
+        Ok(Begun {
+            has_changed,
+            now,
+            steady: clock::without_steps(now),
+            since_boot: Some((self.since_boot)()),
+            has_jumped: false,
+        })
     }
 
     fn commit(&self, latest_number: Option<i64>) -> Result<bool> {
@@ -215,20 +184,30 @@ impl WriterEngine for LedgerFile {
         identity::ensure_nonce(self.connection(), &nonce)
     }
 
-    /// Has a long write-ahead log copied into the file. A fault is seen before the next batch.
+    /// Has a long write-ahead log copied into the file, on a thread of its own, so that no purchase waits
+    /// for it. A fault is seen before the next batch.
     fn maintain(&self) {
         let pages = self.wal_pages.load(Ordering::Relaxed);
-        if self.has_failed.get() || pages < WAL_CHECKPOINT_PAGES {
+        let (is_due, waits) = (pages >= WAL_CHECKPOINT_PAGES, pages >= MAX_WAL_PAGES);
+        let mut running = self.checkpoint.borrow_mut();
+        let is_running = running.as_ref().is_some_and(|thread| !thread.is_finished());
+        if self.has_failed.get() || !is_due || (is_running && !waits) {
             return;
         }
-        let mut checkpointer = self.checkpointer.borrow_mut();
-        if checkpointer.is_none() {
-            *checkpointer = self.start_checkpointer();
-        }
-        match &*checkpointer {
-            Some(checkpointer) if pages < MAX_WAL_PAGES => checkpointer.request(),
-            Some(checkpointer) => checkpointer.run(),
-            None => {}
+        join(running.take());
+        let (path, gate) = (self.path.clone(), self.gate.clone());
+        let wal_pages = Arc::clone(&self.wal_pages);
+        let work = move || {
+            if let Err(fault) = checkpoint(&path, &wal_pages) {
+                gate.report_fault(fault);
+            }
+        };
+        match thread::Builder::new().name("checkpoint".to_owned()).spawn(work) {
+            Ok(thread) if waits => join(Some(thread)),
+            Ok(thread) => *running = Some(thread),
+            Err(error) => {
+                self.gate.report_fault(StoreError::Transient(Unavailable(error.into())));
+            }
         }
     }
 
@@ -241,15 +220,54 @@ impl WriterEngine for LedgerFile {
 
     fn stop(&self) -> bool {
         // Their connections would keep the log from being emptied.
-        self.checkpointer.take();
+        join(self.checkpoint.take());
         self.check.take().is_none_or(BackgroundCheck::has_passed)
     }
 
     fn close(self: Box<Self>, is_whole: bool, is_checked: bool) {
         if let (true, Some(lock)) = (is_whole, &mut *self.lock.borrow_mut()) {
             // If another process has the file open, closing it would leave the log as it is.
-            checkpoint::truncate(self.connection(), file::BUSY_TIMEOUT);
+            truncate(self.connection(), file::BUSY_TIMEOUT);
             lock.is_clean = is_checked;
         }
+    }
+}
+
+fn join(thread: Option<JoinHandle<()>>) {
+    let _ = thread.map(JoinHandle::join);
+}
+
+/// Copies the log. `wal_pages` is its length after the latest commit.
+fn checkpoint(path: &Path, wal_pages: &AtomicI32) -> Result<(), StoreError> {
+    let opened = file::connect(path, Purpose::Serve);
+    let (connection, _) = opened.map_err(|error| Unavailable(error.into()))?;
+    match connection.wal_checkpoint_v2(None::<&str>, CheckpointMode::PASSIVE) {
+        // A reader still needs some pages, or more were written meanwhile: the next one copies them.
+        Ok((pages, copied)) if copied < pages => Ok(()),
+        Ok((pages, _)) => {
+            // Unless another commit has set it meanwhile.
+            wal_pages.compare_exchange(pages, 0, Ordering::Relaxed, Ordering::Relaxed).ok();
+            if u64::try_from(pages).unwrap_or_default() * PAGE_BYTES > file::MAX_WAL_BYTES {
+                truncate(&connection, file::BUSY_TIMEOUT);
+            }
+            Ok(())
+        }
+        // Another process checkpoints it.
+        Err(error) if error.sqlite_error_code() == Some(ErrorCode::DatabaseBusy) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Frees the space of a log that grew during a long read. If a reader is active, the next writer
+/// truncates it: `journal_size_limit`.
+fn truncate(connection: &Connection, busy_timeout: Duration) {
+    let truncate = || {
+        connection.busy_timeout(Duration::ZERO)?;
+        let truncate = connection.wal_checkpoint_v2(None::<&str>, CheckpointMode::TRUNCATE);
+        connection.busy_timeout(busy_timeout)?;
+        truncate
+    };
+    if let Err(error) = truncate() {
+        tracing::debug!(%error, "ledger write-ahead log not truncated");
     }
 }

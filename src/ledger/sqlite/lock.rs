@@ -3,19 +3,23 @@
 //!
 //! A file can have several paths: hard links, or a mount of the file alone. So the server also
 //! locks the ledger with `flock`, on a descriptor that is opened before SQLite and closed after it.
+//!
+//! The lock file also has the ledger's state. A folder that is put back brings the lock file along, so a
+//! server keeps a copy of it elsewhere: the mark.
 
 use std::ffi::OsString;
-use std::fs::{self, File, OpenOptions, TryLockError};
-use std::io::{self, Read, Seek, Write};
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
+use std::io::{self, Seek};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::Duration;
 
-use tracing::warn;
+use serde::{Deserialize, Serialize};
+use tracing::{info, warn};
 
-use super::identity::{FileStamp, LedgerIdentity, LedgerState, Nonce};
-use super::{LockHolder, OpenError};
+use super::identity::{FileStamp, LedgerIdentity, LedgerState};
+use super::{LockHolder, OpenError, canonical_path};
 use crate::clock;
 use crate::ledger::Reason;
 use crate::sync::pause;
@@ -25,33 +29,35 @@ const MAX_COMMAND_WAIT: Duration = Duration::from_secs(120);
 /// A new holder writes its name after it has locked, so the file may still name the last one.
 const MAX_SERVER_WAIT: Duration = Duration::from_millis(200);
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
-/// A purchase number has this many digits, so that the next one overwrites it in place.
-const DIGITS: usize = 20;
 const PROC_LOCKS: &str = "/proc/locks";
 /// The second one is for a container or unit that hides the first.
 const HOST_NAMES: [&str; 2] = ["/proc/sys/kernel/hostname", "/etc/hostname"];
+
+/// What the lock file and the mark have.
+#[derive(Serialize, Deserialize)]
+struct LockContents {
+    pid: Option<u32>,
+    host: Option<String>,
+    holder: LockHolder,
+    ledger: Option<LedgerState>,
+}
 
 /// Held for as long as the holder lives; the system releases it with the process.
 #[derive(Debug)]
 pub(super) struct Lock {
     file: File,
+    mark: Option<File>,
     path: PathBuf,
+    host: Option<String>,
     holder: LockHolder,
     pub(super) state: Option<LedgerState>,
-    number_offset: u64,
+    /// The state that the mark had.
+    pub(super) marked: Option<LedgerState>,
     ledger_file: Option<File>,
     /// The ledger was closed cleanly.
     pub(super) is_clean: bool,
     /// The file is not as the last server closed it.
     is_suspect: bool,
-}
-
-/// Returns how long a start waits for a process that holds the lock.
-fn max_wait(holder: LockHolder) -> Duration {
-    match holder {
-        LockHolder::Command => MAX_COMMAND_WAIT,
-        LockHolder::Server(_) => MAX_SERVER_WAIT,
-    }
 }
 
 impl Lock {
@@ -64,22 +70,19 @@ impl Lock {
     ) -> Result<Self, OpenError> {
         let path = with_suffix(ledger, LOCK_SUFFIX);
         let unusable = |error: io::Error| OpenError::unusable(&path, error);
-        let mut options = OpenOptions::new();
-        options.read(true).write(true).create(true).truncate(false).mode(0o600);
-        let opened = options.open(&path).map_err(|error| Reason::at(&path, error));
-        let mut file = opened.map_err(OpenError::at(&path))?;
+        let opened = open(&path).map_err(|error| Reason::at(&path, error));
+        let file = opened.map_err(OpenError::at(&path))?;
         let since = clock::now();
         let mut has_warned = false;
         while !try_lock(&file).map_err(unusable)? {
-            let LockContents { pid, host, holder, .. } = read(&mut file).map_err(unusable)?;
+            let LockContents { pid, host, holder, .. } = read(&file).map_err(unusable)?;
             let is_command = holder == LockHolder::Command;
-            let max_wait = max_wait(holder).max(wait);
-            if since.elapsed() >= max_wait {
-                return Err(OpenError::Locked { pid, host, holder });
+            let max_wait = if is_command { MAX_COMMAND_WAIT } else { MAX_SERVER_WAIT };
+            if since.elapsed() >= max_wait.max(wait) {
+                return Err(OpenError::Locked { pid, host: host.map(Into::into), holder });
             }
             if (is_command || !wait.is_zero()) && !std::mem::replace(&mut has_warned, true) {
                 let pid = pid.unwrap_or_default();
-                let host = host.as_deref();
                 if is_command {
                     warn!(pid, host, "waiting for command that holds the ledger lock");
                 } else {
@@ -108,15 +111,17 @@ impl Lock {
         Some(lock)
     }
 
-    fn locked(mut file: File, ledger: &Path, holder: LockHolder) -> io::Result<Self> {
+    fn locked(file: File, ledger: &Path, holder: LockHolder) -> io::Result<Self> {
         let was_served = file.metadata()?.len() > 0;
-        let LockContents { state, .. } = read(&mut file)?;
+        let state = read(&file)?.ledger;
         let mut lock = Self {
             file,
+            mark: None,
             path: ledger.to_owned(),
+            host: host_name(),
             holder,
             state,
-            number_offset: 0,
+            marked: None,
             ledger_file: None,
             is_clean: false,
             is_suspect: false,
@@ -125,6 +130,22 @@ impl Lock {
             lock.write()?;
         }
         Ok(lock)
+    }
+
+    /// Keeps a mark in the first of these folders that is not within the ledger's own.
+    pub(super) fn keep_mark(&mut self, folders: &[PathBuf]) {
+        let own = self.path.parent().unwrap_or(Path::new("/"));
+        let hash = blake3::hash(self.path.as_os_str().as_bytes()).to_hex();
+        let open_in = |folder: PathBuf| {
+            DirBuilder::new().recursive(true).mode(0o700).create(&folder).ok()?;
+            open(&folder.join(format!("ledger-{}.mark", &hash[..16]))).ok()
+        };
+        let elsewhere = folders.iter().map(|folder| canonical_path(folder));
+        self.mark = elsewhere.filter(|folder| !folder.starts_with(own)).find_map(open_in);
+        self.marked = self.mark.as_ref().and_then(|mark| read(mark).ok()?.ledger);
+        if self.mark.is_none() && !folders.is_empty() {
+            info!(?folders, "ledger mark not kept; an old copy of its folder may go unnoticed");
+        }
     }
 
     /// Locks the ledger file, or names the process that locked it under another path. SQLite must
@@ -164,29 +185,28 @@ impl Lock {
     }
 
     fn write(&mut self) -> io::Result<()> {
-        let host = host_name().map(|host| format!("host {host}\n")).unwrap_or_default();
-        let kind = match self.holder {
-            LockHolder::Server(None) => String::new(),
-            LockHolder::Server(Some(admin)) => format!("admin {admin}\n"),
-            LockHolder::Command => "command\n".to_owned(),
-        };
-        let who = format!("{}\n{host}{kind}", std::process::id());
-        let (start, rest) = match self.state {
-            Some(LedgerState { nonce, latest_number: latest, closed, must_check }) => {
-                let closed = closed.map(|FileStamp { size, modified: written, inode }| {
-                    format!("closed {size} {written} {inode}\n")
-                });
-                let check = if must_check { "check\n" } else { "" };
-                let rest = format!("{latest:0DIGITS$}\n{}{check}", closed.unwrap_or_default());
-                (format!("{who}ledger {:032x} ", u128::from_be_bytes(nonce)), rest)
-            }
-            None => (who, String::new()),
-        };
-        self.number_offset = start.len() as u64;
-        self.file.rewind()?;
-        self.file.set_len(0)?;
-        // Not synced: a lock file that a power failure put back disagrees with the ledger.
-        self.file.write_all(format!("{start}{rest}").as_bytes())
+        [Some(&self.file), self.mark.as_ref()]
+            .into_iter()
+            .flatten()
+            .try_for_each(|f| f.set_len(0))?;
+        self.write_over()
+    }
+
+    /// Writes over contents that are not longer. They are not synced: a lock file that a power failure
+    /// put back disagrees with the ledger.
+    fn write_over(&mut self) -> io::Result<()> {
+        let pid = Some(std::process::id());
+        let (host, holder, ledger) = (self.host.clone(), self.holder, self.state);
+        let contents = serde_json::to_vec(&LockContents { pid, host, holder, ledger })?;
+        self.file.write_all_at(&contents, 0)?;
+        // A mark that is too old renames no ledger.
+        if let Err(error) =
+            self.mark.as_ref().map_or(Ok(()), |mark| mark.write_all_at(&contents, 0))
+        {
+            warn!(%error, "ledger mark not written; an old copy of its folder may go unnoticed");
+            self.mark = None;
+        }
+        Ok(())
     }
 
     /// Has the next server check the ledger before it sells. If this cannot be written, the next
@@ -201,14 +221,8 @@ impl Lock {
 
     /// Records a new ledger that this process is about to put in place, as if a server had closed it.
     #[cfg(feature = "postgres")]
-    pub(super) fn write_new(
-        &mut self,
-        file: &Path,
-        nonce: Nonce,
-        latest_number: i64,
-    ) -> io::Result<()> {
-        let closed = file_stamp(file);
-        self.state = Some(LedgerState { nonce, latest_number, closed, must_check: false });
+    pub(super) fn write_new(&mut self, file: &Path, state: LedgerState) -> io::Result<()> {
+        self.state = Some(LedgerState { closed: file_stamp(file), ..state });
         self.write()
     }
 
@@ -231,8 +245,12 @@ impl Lock {
             return Ok(());
         };
         state.latest_number = latest;
-        self.file.write_all_at(format!("{latest:0DIGITS$}").as_bytes(), self.number_offset)
+        self.write_over()
     }
+}
+
+fn open(path: &Path) -> io::Result<File> {
+    OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path)
 }
 
 fn try_lock(file: &File) -> io::Result<bool> {
@@ -243,63 +261,18 @@ fn try_lock(file: &File) -> io::Result<bool> {
     }
 }
 
-struct LockContents {
-    pid: Option<u32>,
-    host: Option<Arc<str>>,
-    holder: LockHolder,
-    state: Option<LedgerState>,
-}
-
-fn read(file: &mut File) -> io::Result<LockContents> {
-    let mut text = String::new();
+/// Reads what a holder wrote; an incomplete file names none.
+fn read(mut file: &File) -> io::Result<LockContents> {
     file.rewind()?;
-    file.read_to_string(&mut text)?;
-    let mut lines = text.lines();
-    let pid = lines.next().and_then(|line| line.trim().parse().ok());
-    let (mut host, mut holder, mut state) = (None, LockHolder::Server(None), None);
-    for line in lines {
-        match line.split_once(' ') {
-            None if line == "command" => holder = LockHolder::Command,
-            None if line == "check" => {
-                state = state.map(|state| LedgerState { must_check: true, ..state });
-            }
-            Some(("host", name)) => host = Some(name.into()),
-            Some(("admin", at)) => holder = LockHolder::Server(at.parse().ok()),
-            Some(("ledger", value)) => state = parse_state(value),
-            Some(("closed", value)) => {
-                state = state.map(|state| LedgerState { closed: parse_stamp(value), ..state });
-            }
-            Some(_) | None => {}
-        }
-    }
-    Ok(LockContents { pid, host, holder, state })
+    let unknown =
+        LockContents { pid: None, host: None, holder: LockHolder::Server(None), ledger: None };
+    Ok(serde_json::from_str(&io::read_to_string(file)?).unwrap_or(unknown))
 }
 
 /// Returns the name of this machine or container.
 pub fn host_name() -> Option<String> {
     let read = |path| fs::read_to_string(path).ok().map(|name| name.trim().to_owned());
     HOST_NAMES.into_iter().filter_map(read).find(|name| !name.is_empty())
-}
-
-fn parse_state(text: &str) -> Option<LedgerState> {
-    let (nonce, latest) = text.split_once(' ')?;
-    let digits = u128::from_str_radix(nonce, 16).ok().filter(|_| nonce.len() == 32)?;
-    let latest = latest.parse().ok().filter(|_| latest.len() == DIGITS)?;
-    Some(LedgerState {
-        nonce: Nonce::from(digits.to_be_bytes()),
-        latest_number: latest,
-        closed: None,
-        must_check: false,
-    })
-}
-
-fn parse_stamp(text: &str) -> Option<FileStamp> {
-    let mut numbers = text.split(' ');
-    Some(FileStamp {
-        size: numbers.next()?.parse().ok()?,
-        modified: numbers.next()?.parse().ok()?,
-        inode: numbers.next()?.parse().ok()?,
-    })
 }
 
 /// Describes a ledger file that no process has open; `None` if it has a write-ahead log.
@@ -339,10 +312,10 @@ impl Drop for Lock {
 }
 
 pub(in crate::ledger) fn lock_holder(path: &Path) -> Option<LockHolder> {
-    let mut file = File::open(with_suffix(path, LOCK_SUFFIX)).ok()?;
+    let file = File::open(with_suffix(path, LOCK_SUFFIX)).ok()?;
     // Shared, so that two commands do not mistake each other for a server.
     match file.try_lock_shared() {
-        Err(TryLockError::WouldBlock) => read(&mut file).ok().map(|contents| contents.holder),
+        Err(TryLockError::WouldBlock) => read(&file).ok().map(|contents| contents.holder),
         Ok(()) | Err(TryLockError::Error(_)) => None,
     }
 }
@@ -417,7 +390,7 @@ mod tests {
         let starts = path.clone();
         let starting = move || Lock::acquire(&starts, SERVER, Duration::ZERO).map(drop);
         let server = std::thread::spawn(starting);
-        assert!(max_wait(LockHolder::Command) >= 100 * max_wait(SERVER));
+        assert!(MAX_COMMAND_WAIT >= 100 * MAX_SERVER_WAIT);
         for _ in 0..1_000 {
             assert!(!server.is_finished());
             std::thread::yield_now();

@@ -3,7 +3,6 @@
 
 mod backup;
 mod check;
-mod checkpoint;
 mod engine;
 mod file;
 mod identity;
@@ -19,6 +18,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rusqlite::ErrorCode;
+use serde::{Deserialize, Serialize};
 
 use crate::ledger::{Cause, Reason};
 
@@ -28,11 +28,11 @@ pub use lock::host_name;
 pub(super) use lock::{lock_holder, with_suffix};
 #[cfg(feature = "postgres")]
 pub(super) use new_file::NewFile;
-pub use open::Opening;
+pub use open::{Opening, ServerOptions};
 #[cfg(feature = "postgres")]
 pub(super) use open::{open_to_move, spawn};
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum LockHolder {
     /// A server, and the address of its ops listener, if it has one.
     Server(Option<SocketAddr>),

@@ -5,15 +5,18 @@
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use uuid::Uuid;
 
 use super::backup::publish;
 use super::file::{self, Purpose};
+use super::identity::LedgerState;
 use super::ledger_file::{LedgerFile, OpenMode};
 use super::lock::{Lock, file_stamp, with_suffix};
 use super::{LockHolder, OpenError, canonical_path};
+use crate::clock::since_boot;
 use crate::ledger::engine::{Sql, WriterEngine, params};
 use crate::ledger::writer::CommandGate;
 use crate::ledger::{Clock, Reason};
@@ -53,7 +56,12 @@ impl NewFile {
         }
         file::create(&partial)?;
         let connection = file::open(&partial, Purpose::Shared)?;
-        let db = LedgerFile::new(connection, OpenMode::Write, clock, &CommandGate::opened());
+        let db = LedgerFile::new(
+            connection,
+            OpenMode::Write,
+            (clock, Arc::new(since_boot)),
+            &CommandGate::opened(),
+        );
         let db = db.map_err(OpenError::at(&partial))?;
         Ok((Self { path, partial, lock }, Box::new(db)))
     }
@@ -67,10 +75,10 @@ impl NewFile {
         let Self { path, partial, mut lock } = self;
         let nonce = Uuid::now_v7().into_bytes();
         let latest = "SELECT coalesce(max(number), 0) FROM purchases";
-        let latest: i64 = db.one(latest, (), |row| row.get(0))?;
+        let latest_number: i64 = db.one(latest, (), |row| row.get(0))?;
         let identity = "INSERT INTO identity (number, name, nonce, boot, ended_through)
             VALUES (1, ?, ?, '', ?)";
-        db.run(identity, params![name, nonce, latest])?;
+        db.run(identity, params![name, nonce, latest_number])?;
         db.commit(None)?;
         let file = LedgerFile::of(&*db).ok_or("it is not a file")?;
         file::check_integrity(file.connection())?;
@@ -80,7 +88,8 @@ impl NewFile {
         File::open(&partial)?.sync_all()?;
         Ok(move || {
             // Before the file is there: a server that finds it without this would rename the ledger.
-            lock.write_new(&partial, nonce, latest)?;
+            let state = LedgerState { nonce, latest_number, closed: None, must_check: false };
+            lock.write_new(&partial, state)?;
             publish(&partial, &path)
         })
     }

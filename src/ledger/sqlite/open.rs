@@ -5,13 +5,12 @@
 //! alone, the check runs while purchases go on.
 
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
 use rusqlite::Connection;
-use rusqlite::backup::Backup;
 use tokio::sync::oneshot;
 
 use super::check::{check, interrupt_on};
@@ -21,18 +20,35 @@ use super::ledger_file::{LedgerFile, OpenMode};
 use super::lock::{self, Lock};
 use super::schema::{self, FileKind};
 use super::{LockHolder, OpenError, canonical_path};
-use crate::ledger::engine::StoreError;
+use crate::clock::since_boot;
 #[cfg(feature = "postgres")]
 use crate::ledger::engine::WriterEngine;
 use crate::ledger::handle::{Executor, StoreInner};
 use crate::ledger::schema::newest_version;
-use crate::ledger::tables::{Ledger, ensure_not_moved, token_secret_fingerprint};
+use crate::ledger::tables::{Ledger, ensure_not_moved, slots, token_secret_fingerprint};
 use crate::ledger::writer::{CommandGate, CommandReceiver, ReportReader, Writer};
 use crate::ledger::{Clock, MoneyKind, Reason, Store, StoreCapacity, Unavailable};
 
 /// Finds the purchase to forget first, when ended ones are limited.
 const MEMORY_INDEX: &str =
     "CREATE INDEX purchases_ended ON purchases (ended_at, number) WHERE ended_at IS NOT NULL";
+
+/// How a server opens its file.
+pub struct ServerOptions {
+    pub money: MoneyKind,
+    /// The address of its ops listener.
+    pub admin: Option<SocketAddr>,
+    /// How long it waits for a server that has the file.
+    pub wait: Duration,
+    /// Where it notes, outside of the file's folder, how far the ledger has come.
+    pub mark_folders: Vec<PathBuf>,
+}
+
+impl ServerOptions {
+    pub fn new(money: MoneyKind) -> Self {
+        Self { money, admin: None, wait: Duration::ZERO, mark_folders: Vec::new() }
+    }
+}
 
 pub struct Opening {
     gate: CommandGate,
@@ -59,11 +75,9 @@ impl Store {
 
     #[doc(hidden)]
     pub fn in_memory_with_capacity(clock: Clock, capacity: StoreCapacity) -> Self {
-        let gate = CommandGate::opened();
+        let (gate, clocks) = (CommandGate::opened(), of_test(&clock));
         let open = || -> rusqlite::Result<Ledger> {
-            let connection = new_in_memory()?;
-            connection.set_prepared_statement_cache_capacity(128);
-            let file = LedgerFile::new(connection, OpenMode::Memory, clock.clone(), &gate)?;
+            let file = LedgerFile::new(new_in_memory()?, OpenMode::Memory, clocks.clone(), &gate)?;
             let mut ledger = Ledger::new(Box::new(file), capacity);
             ledger.max_ended = Some(capacity.ended_purchases);
             Ok(ledger)
@@ -71,7 +85,7 @@ impl Store {
         match open() {
             Ok(ledger) => {
                 let writer = Writer::new(ledger, &gate);
-                Self::inline(Path::new(""), clock, writer, gate)
+                Self::inline(Path::new(""), clocks, writer, gate)
             }
             Err(error) => Self::unusable(error),
         }
@@ -95,10 +109,13 @@ impl Store {
         clock: Clock,
         capacity: StoreCapacity,
     ) -> Result<Self, OpenError> {
-        let (path, gate) = (&canonical_path(path), CommandGate::opened());
-        let locked = LockedLedger::acquire(path, LockHolder::Server(None), Duration::ZERO, &clock)?;
-        let writer = locked.open(&clock, capacity, None, &gate)?;
-        Ok(Self::inline(path, clock, writer, gate))
+        let (path, gate, clocks) = (&canonical_path(path), CommandGate::opened(), of_test(&clock));
+        let locked = LockedLedger::acquire(
+            path,
+            &Access { capacity, ..Access::of(LockHolder::Server(None)) },
+            &clock,
+        )?;
+        Ok(Self::inline(path, clocks.clone(), locked.open(clocks, &gate)?, gate))
     }
 
     /// Opens a file to sell from, and creates it if there is none. The lock `<path>.lock` admits
@@ -117,39 +134,41 @@ impl Store {
         capacity: StoreCapacity,
         money: Option<MoneyKind>,
     ) -> Result<Self, OpenError> {
-        let (path, gate) = (&canonical_path(path), CommandGate::opened());
-        let locked = LockedLedger::acquire(path, LockHolder::Server(None), Duration::ZERO, &clock)?;
-        let identity = Some(locked.identity.clone());
-        let writer = locked.open(&clock, capacity, money, &gate)?;
-        Self::spawn(path, clock, writer, gate, identity)
+        let access = Access { capacity, money, ..Access::of(LockHolder::Server(None)) };
+        Self::open_alone(path, of_test(&clock), &access)
     }
 
-    /// Opens a file on a thread of its own, and waits at most `wait` for a server that has it.
+    /// Opens a file on a thread of its own.
     pub async fn start_serving(
         path: &Path,
         clock: Clock,
-        money: MoneyKind,
-        (admin, wait): (Option<SocketAddr>, Duration),
+        options: ServerOptions,
     ) -> Result<(Self, Opening), OpenError> {
-        let path = &canonical_path(path);
+        let (path, clocks) = (&canonical_path(path), with_boot(clock));
         let gate = CommandGate::default();
         let commands = CommandReceiver::default();
         let queue = commands.queue();
         let (send_locked, locked) = oneshot::channel();
         let (send_opened, opened) = oneshot::channel();
         let work = {
-            let (path, clock, gate) = (path.to_owned(), clock.clone(), gate.clone());
+            let (path, clocks, gate) = (path.to_owned(), clocks.clone(), gate.clone());
             move || {
-                let holder = LockHolder::Server(admin);
-                let mut locked = match LockedLedger::acquire(&path, holder, wait, &clock) {
+                let ServerOptions { money, admin, wait, mark_folders } = options;
+                let access = Access {
+                    wait,
+                    mark_folders: &mark_folders,
+                    money: Some(money),
+                    may_check_later: true,
+                    ..Access::of(LockHolder::Server(admin))
+                };
+                let locked = match LockedLedger::acquire(&path, &access, &clocks.0) {
                     Ok(locked) => locked,
                     Err(error) => return drop(send_locked.send(Err(error))),
                 };
-                locked.may_check_later = true;
                 if send_locked.send(Ok(locked.identity.clone())).is_err() {
                     return;
                 }
-                match locked.open(&clock, StoreCapacity::default(), Some(money), &gate) {
+                match locked.open(clocks, &gate) {
                     Ok(writer) => {
                         send_opened.send(Ok(())).ok();
                         writer.run(&commands);
@@ -164,8 +183,7 @@ impl Store {
         let executor = Executor::Thread { queue, thread: spawn(path, work)? };
         let panicked = || Err(OpenError::unusable(path, "its thread panicked"));
         let identity = locked.await.unwrap_or_else(|_| panicked())?;
-        let inner = StoreInner::new(path, clock, executor, gate.clone());
-        let store = inner.with_reader(Some(identity))?;
+        let store = Self::with_reader(path, clocks, executor, gate.clone(), Some(identity))?;
         Ok((store, Opening { gate, opened }))
     }
 
@@ -175,30 +193,29 @@ impl Store {
         file::create(path)?;
         file::ensure_single_path(path)?;
         let lock = Lock::acquire_closed(path);
-        Self::open_without_check(path, clock, Purpose::Shared, OpenMode::Write, lock)
+        let connection = file::open(path, Purpose::Shared)?;
+        ensure_not_moved(&connection).map_err(OpenError::at(path))?;
+        Self::open_unchecked(path, clock, (connection, OpenMode::Write), lock)
     }
 
     pub fn open_read_only(path: &Path, clock: Clock) -> Result<Self, OpenError> {
-        Self::open_without_check(&canonical_path(path), clock, Purpose::Read, OpenMode::Read, None)
+        let path = &canonical_path(path);
+        let connection = file::open(path, Purpose::Read)?;
+        Self::open_unchecked(path, clock, (connection, OpenMode::Read), None)
     }
 
-    fn open_without_check(
+    fn open_unchecked(
         path: &Path,
         clock: Clock,
-        purpose: Purpose,
-        mode: OpenMode,
+        (connection, mode): (Connection, OpenMode),
         lock: Option<Lock>,
     ) -> Result<Self, OpenError> {
-        let connection = file::open(path, purpose)?;
-        if mode == OpenMode::Write {
-            ensure_not_moved(&connection).map_err(OpenError::at(path))?;
-        }
-        let gate = CommandGate::opened();
-        let opened = LedgerFile::new(connection, mode, clock.clone(), &gate);
-        let opened = opened.map_err(OpenError::at(path))?;
-        opened.hold(lock);
-        let writer = Writer::new(Ledger::new(Box::new(opened), StoreCapacity::default()), &gate);
-        Self::spawn(path, clock, writer, gate, None)
+        let (gate, clocks) = (CommandGate::opened(), with_boot(clock));
+        let file = LedgerFile::new(connection, mode, clocks.clone(), &gate);
+        let file = file.map_err(OpenError::at(path))?;
+        file.hold(lock);
+        let writer = Writer::new(Ledger::new(Box::new(file), StoreCapacity::default()), &gate);
+        Self::spawn(path, clocks, writer, gate, None)
     }
 
     /// Opens a ledger to write in it while no server has it, and keeps servers out until it is
@@ -206,10 +223,19 @@ impl Store {
     ///
     /// The next server's rate limit includes the requests that are sent meanwhile.
     pub fn open_exclusive(path: &Path, clock: Clock) -> Result<Self, OpenError> {
+        Self::open_alone(path, with_boot(clock), &Access::of(LockHolder::Command))
+    }
+
+    fn open_alone(
+        path: &Path,
+        clocks: (Clock, Clock),
+        access: &Access<'_>,
+    ) -> Result<Self, OpenError> {
         let (path, gate) = (&canonical_path(path), CommandGate::opened());
-        let locked = LockedLedger::acquire(path, LockHolder::Command, Duration::ZERO, &clock)?;
-        let writer = locked.open(&clock, StoreCapacity::default(), None, &gate)?;
-        Self::spawn(path, clock, writer, gate, None)
+        let locked = LockedLedger::acquire(path, access, &clocks.0)?;
+        let identity = locked.identity.clone();
+        let writer = locked.open(clocks.clone(), &gate)?;
+        Self::spawn(path, clocks, writer, gate, Some(identity))
     }
 
     /// Checks whether a server could sell from the file. Takes no lock and writes nothing.
@@ -254,14 +280,14 @@ impl Store {
         })
     }
 
-    fn inline(path: &Path, clock: Clock, writer: Writer, gate: CommandGate) -> Self {
+    fn inline(path: &Path, clocks: (Clock, Clock), writer: Writer, gate: CommandGate) -> Self {
         let executor = Executor::Inline(Box::new(Mutex::new(writer)));
-        Self::new(StoreInner::new(path, clock, executor, gate))
+        Self::new(StoreInner::new(path, clocks, executor, gate))
     }
 
     fn spawn(
         path: &Path,
-        clock: Clock,
+        clocks: (Clock, Clock),
         writer: Writer,
         gate: CommandGate,
         identity: Option<LedgerIdentity>,
@@ -269,47 +295,45 @@ impl Store {
         let commands = CommandReceiver::default();
         let queue = commands.queue();
         let thread = spawn(path, move || writer.run(&commands))?;
-        let executor = Executor::Thread { queue, thread };
-        StoreInner::new(path, clock, executor, gate).with_reader(identity)
+        Self::with_reader(path, clocks, Executor::Thread { queue, thread }, gate, identity)
     }
-}
 
-/// Returns an empty ledger in memory: a copy of one that is made once. A simulation opens thousands, and
-/// every migration would run again for each.
-fn new_in_memory() -> rusqlite::Result<Connection> {
-    static EMPTY: Mutex<Option<Connection>> = Mutex::new(None);
-    let open = || -> rusqlite::Result<Connection> {
-        let connection = Connection::open_in_memory()?;
-        // Each change copies its page, so smaller pages are faster.
-        connection.pragma_update(None, "page_size", 1_024)?;
-        file::keep_plans(&connection)?;
-        Ok(connection)
-    };
-    let mut empty = crate::sync::lock(&EMPTY);
-    let empty = match &mut *empty {
-        Some(made) => made,
-        none => {
-            let mut made = open()?;
-            schema::migrate(&mut made)?;
-            made.execute_batch(MEMORY_INDEX)?;
-            none.insert(made)
-        }
-    };
-    let mut copy = open()?;
-    Backup::new(empty, &mut copy)?.step(-1)?;
-    copy.pragma_update(None, "foreign_keys", true)?;
-    Ok(copy)
-}
-
-impl StoreInner {
-    fn with_reader(mut self, identity: Option<LedgerIdentity>) -> Result<Store, OpenError> {
-        let reader = ReportReader::start(self.path.clone()).map_err(OpenError::at(&self.path))?;
-        self.report_reader = Some(reader);
+    fn with_reader(
+        path: &Path,
+        clocks: (Clock, Clock),
+        executor: Executor,
+        gate: CommandGate,
+        identity: Option<LedgerIdentity>,
+    ) -> Result<Self, OpenError> {
+        let mut inner = StoreInner::new(path, clocks, executor, gate);
+        let reader = ReportReader::start(path.to_owned()).map_err(OpenError::at(path))?;
+        inner.report_reader = Some(reader);
         if let Some(identity) = identity {
-            self.name = Arc::new(Mutex::new(identity.name));
+            inner.may_be_old = identity.may_be_old;
+            inner.name = Arc::new(Mutex::new(identity.name));
         }
-        Ok(Store::new(self))
+        Ok(Self::new(inner))
     }
+}
+
+/// Returns the clocks of a store whose time the test sets: the time of day, and the time since boot.
+fn of_test(clock: &Clock) -> (Clock, Clock) {
+    (Arc::clone(clock), Arc::clone(clock))
+}
+
+fn with_boot(clock: Clock) -> (Clock, Clock) {
+    (clock, Arc::new(since_boot))
+}
+
+fn new_in_memory() -> rusqlite::Result<Connection> {
+    let mut connection = Connection::open_in_memory()?;
+    // Each change copies its page, so smaller pages are faster.
+    connection.pragma_update(None, "page_size", 1_024)?;
+    connection.set_prepared_statement_cache_capacity(128);
+    file::keep_plans(&connection)?;
+    schema::migrate(&mut connection)?;
+    connection.execute_batch(MEMORY_INDEX)?;
+    Ok(connection)
 }
 
 pub(in crate::ledger) fn spawn(
@@ -318,17 +342,6 @@ pub(in crate::ledger) fn spawn(
 ) -> Result<thread::JoinHandle<()>, OpenError> {
     let thread = thread::Builder::new().name("ledger".to_owned());
     thread.spawn(work).map_err(OpenError::at(path))
-}
-
-/// A ledger that this process has locked. The connection is closed before the lock is released.
-struct LockedLedger {
-    connection: Connection,
-    kind: FileKind,
-    identity: LedgerIdentity,
-    file: FileId,
-    lock: Lock,
-    may_check_later: bool,
-    may_be_moved: bool,
 }
 
 /// Opens a file whose ledger is moved to another store, as [`Store::open_exclusive`] does, and checks all
@@ -340,11 +353,10 @@ pub(in crate::ledger) fn open_to_move(
     money: MoneyKind,
 ) -> Result<Box<dyn WriterEngine>, OpenError> {
     let path = &canonical_path(path);
-    let mut locked = LockedLedger::acquire(path, LockHolder::Command, Duration::ZERO, &clock)?;
-    locked.may_be_moved = true;
-    let capacity = StoreCapacity::default();
-    let writer = locked.open(&clock, capacity, Some(money), &CommandGate::opened())?;
-    let db = writer.ledger.db;
+    let access =
+        Access { money: Some(money), may_be_moved: true, ..Access::of(LockHolder::Command) };
+    let locked = LockedLedger::acquire(path, &access, &clock)?;
+    let db = locked.open(with_boot(clock), &CommandGate::opened())?.ledger.db;
     if let Some(opened) = LedgerFile::of(&*db) {
         // If it is damaged, it is not closed cleanly, so that the next start checks it, too.
         file::check_integrity(opened.connection()).map_err(OpenError::at(path))?;
@@ -352,82 +364,112 @@ pub(in crate::ledger) fn open_to_move(
     Ok(db)
 }
 
-impl LockedLedger {
-    fn acquire(
-        path: &Path,
-        holder: LockHolder,
-        wait: Duration,
-        clock: &Clock,
-    ) -> Result<Self, OpenError> {
+/// How a process has a file alone.
+#[derive(Clone, Copy)]
+struct Access<'a> {
+    holder: LockHolder,
+    /// How long it waits for a server that has it.
+    wait: Duration,
+    mark_folders: &'a [PathBuf],
+    capacity: StoreCapacity,
+    money: Option<MoneyKind>,
+    may_check_later: bool,
+    may_be_moved: bool,
+}
+
+impl Access<'_> {
+    fn of(holder: LockHolder) -> Self {
+        Self {
+            holder,
+            wait: Duration::ZERO,
+            mark_folders: &[],
+            capacity: StoreCapacity::default(),
+            money: None,
+            may_check_later: false,
+            may_be_moved: false,
+        }
+    }
+}
+
+/// A ledger that this process has locked. The connection is closed before the lock is released.
+struct LockedLedger<'a> {
+    connection: Connection,
+    kind: FileKind,
+    identity: LedgerIdentity,
+    file: FileId,
+    lock: Lock,
+    access: Access<'a>,
+}
+
+impl<'a> LockedLedger<'a> {
+    fn acquire(path: &Path, access: &Access<'a>, clock: &Clock) -> Result<Self, OpenError> {
         file::ensure_regular_file(path)?;
-        let mut lock = Lock::acquire(path, holder, wait)?;
+        let mut lock = Lock::acquire(path, access.holder, access.wait)?;
         file::create(path)?;
         lock.lock_ledger_file(path)?;
+        lock.keep_mark(access.mark_folders);
         file::ensure_single_path(path)?;
         let file = file::file_id(path).map_err(OpenError::at(path))?;
         let found = lock::file_stamp(path);
         let purpose = if lock.is_server() { Purpose::Serve } else { Purpose::Shared };
         let (connection, kind) = file::connect(path, purpose)?;
-        let identity = LedgerIdentity::read(&connection, kind, lock.state, found, clock())
+        let witnesses = (lock.state, lock.marked);
+        let identity = LedgerIdentity::read(&connection, kind, witnesses, found, clock())
             .map_err(OpenError::at(path))?;
-        let (may_check_later, may_be_moved) = (false, false);
-        Ok(Self { connection, kind, identity, file, lock, may_check_later, may_be_moved })
+        Ok(Self { connection, kind, identity, file, lock, access: *access })
     }
 
     /// Checks and migrates the file, which may take long, and ends what a crash interrupted. A
     /// server also makes the file its own.
-    fn open(
-        self,
-        clock: &Clock,
-        capacity: StoreCapacity,
-        money: Option<MoneyKind>,
-        gate: &CommandGate,
-    ) -> Result<Writer, OpenError> {
+    fn open(self, clocks: (Clock, Clock), gate: &CommandGate) -> Result<Writer, OpenError> {
         // Dropped last, so declared first.
-        let Self {
-            mut lock,
-            mut connection,
-            kind,
-            identity,
-            file: id,
-            may_check_later,
-            may_be_moved,
-        } = self;
+        let Self { mut lock, connection, kind, identity, file, access } = self;
         let path = connection.path().unwrap_or_default().to_owned();
-        let unusable = |why: Reason| OpenError::unusable(Path::new(&path), why);
-        let sql = |error: rusqlite::Error| unusable(error.into());
-        interrupt_on(&mut connection, &gate.stop).map_err(sql)?;
+        let opened = Self::begin((connection, kind), &identity, &access, clocks, gate);
+        let opened = opened.and_then(|(ledger, check_later)| {
+            lock.write_opened(&identity)?;
+            if let Some(opened) = LedgerFile::of(&*ledger.db) {
+                opened.connection().busy_timeout(file::BUSY_TIMEOUT)?;
+                if lock.is_server() {
+                    opened.own(file, &identity);
+                }
+                if let Some(reason) = check_later {
+                    opened.check_in_background(reason)?;
+                }
+                opened.hold(Some(lock));
+            }
+            Ok(Writer::new(ledger, gate))
+        });
+        opened.map_err(|why| OpenError::unusable(Path::new(&path), why))
+    }
+
+    /// Returns the ledger, and why it has to be checked while it is in use.
+    fn begin(
+        (mut connection, kind): (Connection, FileKind),
+        identity: &LedgerIdentity,
+        access: &Access<'_>,
+        clocks: (Clock, Clock),
+        gate: &CommandGate,
+    ) -> Result<(Ledger, Option<&'static str>), Reason> {
+        interrupt_on(&mut connection, &gate.stop)?;
         let is_current = kind == FileKind::Ledger(newest_version());
-        let checks_later = may_check_later && is_current && identity.can_check_later();
+        let checks_later = access.may_check_later && is_current && identity.can_check_later();
         // The last server did not close it, or it is another file.
         let reason = identity.suspect_reason.filter(|_| matches!(kind, FileKind::Ledger(_)));
         if let Some(reason) = reason.filter(|_| !checks_later) {
-            check(&connection, reason).map_err(unusable)?;
+            check(&connection, reason)?;
         }
-        connection.busy_timeout(file::MAX_WRITER_WAIT).map_err(sql)?;
-        file::prepare(&mut connection, kind, capacity).map_err(unusable)?;
-        connection.progress_handler(0, None::<fn() -> bool>).map_err(sql)?;
-        if !may_be_moved {
-            ensure_not_moved(&connection).map_err(|fault| unusable(fault.into()))?;
+        connection.busy_timeout(file::MAX_WRITER_WAIT)?;
+        file::prepare(&mut connection, kind, access.capacity)?;
+        connection.progress_handler(0, None::<fn() -> bool>)?;
+        if !access.may_be_moved {
+            ensure_not_moved(&connection)?;
         }
-        let opened = LedgerFile::new(connection, OpenMode::Write, clock.clone(), gate);
-        let ledger = Ledger::new(Box::new(opened.map_err(sql)?), capacity);
-        let is_saved = lock.is_server() || identity.may_lack_purchases;
-        begin(&ledger, money, is_saved.then_some(&identity)).map_err(unusable)?;
-        lock.write_opened(&identity).map_err(|error| unusable(error.into()))?;
-        if let Some(opened) = LedgerFile::of(&*ledger.db) {
-            opened.connection().busy_timeout(file::BUSY_TIMEOUT).map_err(sql)?;
-            if lock.is_server() {
-                opened.own(id, &identity);
-            }
-            if let Some(reason) = reason.filter(|_| checks_later) {
-                let begun = opened.check_in_background(reason);
-                begun.map_err(|error| unusable(error.into()))?;
-            }
-            opened.hold(Some(lock));
-        }
-        let writer = Writer::new(ledger, gate);
-        Ok(writer)
+        let file = LedgerFile::new(connection, OpenMode::Write, clocks, gate)?;
+        let ledger = Ledger::new(Box::new(file), access.capacity);
+        let is_server = matches!(access.holder, LockHolder::Server(_));
+        recover(&ledger, access.money, identity, is_server || identity.may_lack_purchases)?;
+        Ok((ledger, reason.filter(|_| checks_later)))
     }
 }
 
@@ -436,20 +478,21 @@ impl LockedLedger {
 /// It is saved before the lock is written: if the process dies in between, the two differ, and the next
 /// start renames the ledger. A command saves it for that effect, because the recovery may remove what
 /// shows that purchases are missing.
-fn begin(
+fn recover(
     ledger: &Ledger,
     money: Option<MoneyKind>,
-    identity: Option<&LedgerIdentity>,
+    identity: &LedgerIdentity,
+    is_saved: bool,
 ) -> Result<(), Reason> {
-    let faulty = |fault: StoreError| fault.unavailable().0;
-    ledger.begin(true).map_err(faulty)?;
+    ledger.begin(true)?;
     if let Some(money) = money {
         ledger.ensure_money_kind(money)?;
     }
-    ledger.recover().map_err(faulty)?;
-    if let Some(identity) = identity {
-        identity.save(&*ledger.db).map_err(faulty)?;
+    slots::date_by_boot(ledger, &identity.boot)?;
+    ledger.recover()?;
+    if is_saved {
+        identity.save(&*ledger.db)?;
     }
-    ledger.commit().map_err(faulty)?;
+    ledger.commit()?;
     Ok(())
 }

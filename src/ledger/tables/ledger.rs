@@ -30,6 +30,7 @@ pub(in crate::ledger) struct Ledger {
     steady: Cell<Duration>,
     /// When this process, or its last recovery, began with the ledger, by the same clock.
     pub(super) opened_at: Cell<Option<Duration>>,
+    since_boot: Cell<Option<Duration>>,
     pub(super) replies: Replies,
     counters: RefCell<Counters>,
     /// `None` until they are read.
@@ -116,6 +117,7 @@ impl Ledger {
             now: Cell::default(),
             steady: Cell::default(),
             opened_at: Cell::default(),
+            since_boot: Cell::default(),
             replies: Replies::new(capacity),
             counters: RefCell::default(),
             limits: RefCell::default(),
@@ -146,6 +148,11 @@ impl Ledger {
         self.opened_at.get().unwrap_or_default()
     }
 
+    /// Returns the time since this machine was booted, if one process has the ledger.
+    pub(super) fn since_boot(&self) -> Option<Duration> {
+        self.since_boot.get()
+    }
+
     /// Begins a transaction. Drops what was read in earlier ones if another process has written
     /// meanwhile.
     pub(in crate::ledger) fn begin(&self, is_synced: bool) -> Result<()> {
@@ -153,6 +160,7 @@ impl Ledger {
         self.now.set(begun.now);
         self.steady.set(begun.steady);
         self.opened_at.set(self.opened_at.get().or(Some(begun.steady)));
+        self.since_boot.set(begun.since_boot);
         if begun.has_changed {
             self.counters.borrow_mut().forget();
             self.forget_limits();

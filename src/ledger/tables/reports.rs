@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use super::column::{self, nanos};
 use super::ledger::Ledger;
+use crate::contract::money::Usd;
 use crate::ledger::engine::{Engine, Result, Row, Sql, ToSqlValue, params};
 use crate::ledger::rules::Credit;
 use crate::ledger::schema::SqlDialect;
@@ -228,6 +229,16 @@ impl Store {
         let count = "SELECT count(*) FROM purchases WHERE number > ? AND state = 'unknown'";
         let read = move |db: &dyn Engine| db.one(count, [column::signed(number)], |row| row.get(0));
         self.run_report("unknown_after", read).await
+    }
+
+    /// Returns what the purchases after this number cost at most.
+    pub async fn spend_after(&self, number: u64) -> Result<Usd, Unavailable> {
+        let sum = "SELECT CAST(coalesce(sum(coalesce(cost_micros, price_micros)), 0) AS BIGINT)
+            FROM purchases WHERE number > ? AND state <> 'released'";
+        let read = move |db: &dyn Engine| {
+            db.one(sum, [column::signed(number)], |row| Ok(Usd::micros(row.get(0)?)))
+        };
+        self.run_report("spend_after", read).await
     }
 
     /// Returns every purchase after `settled`, in order, and the earlier ones that may still

@@ -51,8 +51,9 @@ impl Store {
 
     /// Records, without waiting, the reply or failure. The slot is free one period later.
     pub fn slot_replied(&self, slot: SlotId) {
+        let since_boot = (self.inner.since_boot)();
         self.notify_later(StoreOp::SlotReplied(slot), |at| {
-            move |ledger: &Ledger| replied(ledger, slot, at)
+            move |ledger: &Ledger| replied(ledger, slot, (at, since_boot))
         });
     }
 
@@ -181,9 +182,29 @@ fn number(slot: SlotId) -> i64 {
     column::signed(number & (u64::MAX >> 1))
 }
 
-pub(in crate::ledger) fn replied(ledger: &Ledger, slot: SlotId, at: Duration) -> Result<()> {
-    let sql = "UPDATE slots SET replied = CASE WHEN at > ?1 THEN at ELSE ?1 END WHERE number = ?2";
-    ledger.db.run(sql, [nanos(at), number(slot)])?;
+pub(in crate::ledger) fn replied(
+    ledger: &Ledger,
+    slot: SlotId,
+    (at, since_boot): (Duration, Duration),
+) -> Result<()> {
+    let sql = "UPDATE slots SET replied = CASE WHEN at > ?1 THEN at ELSE ?1 END, since_boot = ?3
+        WHERE number = ?2";
+    let since_boot = ledger.since_boot().map(|_| nanos(since_boot));
+    ledger.db.run(sql, params![nanos(at), number(slot), since_boot])?;
+    Ok(())
+}
+
+/// Dates the slots of this boot by the time since then: the clock may have been set meanwhile.
+pub(in crate::ledger) fn date_by_boot(ledger: &Ledger, boot: &str) -> Result<()> {
+    let Some(since_boot) = ledger.since_boot() else { return Ok(()) };
+    let forget = "UPDATE slots SET since_boot = NULL
+        WHERE NOT EXISTS (SELECT 1 FROM identity WHERE boot = ? AND boot <> '')";
+    ledger.db.run(forget, [boot])?;
+    let date = "UPDATE slots SET replied = since_boot + ?1,
+            at = CASE WHEN at > since_boot + ?1 THEN since_boot + ?1 ELSE at END
+        WHERE since_boot IS NOT NULL";
+    ledger.db.run(date, [nanos(ledger.now()) - nanos(since_boot)])?;
+    ledger.db.run("UPDATE slots SET since_boot = ? WHERE replied IS NULL", [nanos(since_boot)])?;
     Ok(())
 }
 
@@ -204,9 +225,12 @@ fn purge_old(ledger: &Ledger, now: Duration, rows: i64) -> Result<()> {
     ledger.slots_taken.set(0);
     // The reply counts: if the clock was set ahead meanwhile, the request looks old. Running
     // requests have no reply yet, and stay.
-    let sql = "DELETE FROM slots WHERE at < ?1 AND replied < ?1 AND number <= coalesce(
+    let sql = "DELETE FROM slots WHERE at < ?1 AND replied < ?1
+        AND (since_boot IS NULL OR since_boot < ?3) AND number <= coalesce(
         (SELECT number FROM slots ORDER BY number LIMIT 1 OFFSET ?2), 9223372036854775807)";
-    ledger.db.run(sql, [nanos(now.saturating_sub(SLOT_RETENTION)), rows])?;
+    let earliest = |now: Duration| nanos(now) - nanos(SLOT_RETENTION);
+    let since_boot = ledger.since_boot().map_or(i64::MAX, earliest);
+    ledger.db.run(sql, [earliest(now), rows, since_boot])?;
     Ok(())
 }
 

@@ -28,7 +28,7 @@ type Answer<T> = Result<T, Unavailable>;
 struct Task<T, F> {
     durability: Durability,
     work: F,
-    outcome: Option<Answer<T>>,
+    outcome: Option<T>,
     answer: Option<oneshot::Sender<Answer<T>>>,
 }
 
@@ -60,19 +60,15 @@ where
     }
 
     fn run(&mut self, ledger: &Ledger) -> Result<()> {
-        let (outcome, done) = match (self.work)(ledger) {
-            Ok(value) => (Ok(value), Ok(())),
-            Err(fault) => (Err(fault.unavailable()), Err(fault)),
-        };
-        self.outcome = Some(outcome);
-        done
+        self.outcome = Some((self.work)(ledger)?);
+        Ok(())
     }
 
     fn answer(mut self: Box<Self>, fault: Option<&Unavailable>) -> Option<Box<dyn WriteCommand>> {
-        let undone = || Err(Unavailable("the command was not run".into()));
+        let undone = || Unavailable("the command was not run".into());
         let outcome = match fault {
             Some(why) => Err(why.clone()),
-            None => self.outcome.take().unwrap_or_else(undone),
+            None => self.outcome.take().ok_or_else(undone),
         };
         match self.answer.take() {
             Some(answer) => {

@@ -1,24 +1,17 @@
 //! The queue of the writer's thread.
 //!
-//! A transaction costs about ten system calls, so commands are released together: the first caller that
-//! adds one lets all others that are ready add theirs.
+//! A transaction costs about ten system calls, so a caller lets others add their commands before it
+//! releases what is queued.
 
 use std::collections::VecDeque;
 use std::mem;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
-use std::thread::{self, ThreadId};
 use std::time::Duration;
 
 use tokio::task::yield_now;
 
 use super::command::WriteCommand;
 use crate::sync::lock;
-
-/// In the first turn of the runtime the tasks that are ready add their commands, in the second one
-/// the purchases that these begin.
-const MIN_TURNS: usize = 2;
-/// How many turns may pass while each brings more commands.
-const MAX_TURNS: usize = 4;
 
 #[derive(Default)]
 pub(in crate::ledger) struct CommandQueue {
@@ -29,8 +22,6 @@ pub(in crate::ledger) struct CommandQueue {
 #[derive(Default)]
 struct State {
     commands: VecDeque<Box<dyn WriteCommand>>,
-    /// Threads on which a caller is about to release what is queued: none waits for another one.
-    releasing: Vec<ThreadId>,
     is_released: bool,
     is_closed: bool,
     /// The writer has ended.
@@ -42,17 +33,11 @@ struct State {
 pub(in crate::ledger) struct Release<'a>(&'a CommandQueue);
 
 impl Release<'_> {
-    /// Lets other tasks of this thread's runtime add commands for the same transaction.
-    pub(in crate::ledger) async fn gather(&self) {
-        let queued = || lock(&self.0.state).commands.len();
-        let mut before = queued();
-        for turn in 1..=MAX_TURNS {
+    /// Lets other tasks of this runtime add commands: those that are ready, and then those that these
+    /// wake.
+    pub(in crate::ledger) async fn gather(self) {
+        for _ in 0..2 {
             yield_now().await;
-            let now = queued();
-            if turn >= MIN_TURNS && now == before {
-                return;
-            }
-            before = now;
         }
     }
 }
@@ -60,26 +45,19 @@ impl Release<'_> {
 impl Drop for Release<'_> {
     fn drop(&mut self) {
         let mut state = lock(&self.0.state);
-        state.releasing.clear();
-        let was_released = mem::replace(&mut state.is_released, true);
+        let is_new = !state.commands.is_empty() && !mem::replace(&mut state.is_released, true);
         drop(state);
-        if !was_released {
+        if is_new {
             self.0.filled.notify_one();
         }
     }
 }
 
 impl CommandQueue {
-    /// Adds a command. On each thread, the first caller since the last release has to release it.
-    pub(in crate::ledger) fn push(&self, command: Box<dyn WriteCommand>) -> Option<Release<'_>> {
-        let mut state = lock(&self.state);
-        state.add(command);
-        let thread = thread::current().id();
-        if state.releasing.contains(&thread) {
-            return None;
-        }
-        state.releasing.push(thread);
-        Some(Release(self))
+    /// Adds a command, which the result releases.
+    pub(in crate::ledger) fn push(&self, command: Box<dyn WriteCommand>) -> Release<'_> {
+        lock(&self.state).add(command);
+        Release(self)
     }
 
     /// Adds a command that waits for the next one.
@@ -147,54 +125,16 @@ impl Drop for CommandReceiver {
 
 #[cfg(test)]
 mod tests {
-    use futures_util::future::join;
-
     use super::*;
     use crate::ledger::writer::{Durability, notification, request};
 
     const LONG: Duration = Duration::from_secs(60);
 
-    fn command() -> Box<dyn WriteCommand> {
-        notification(Durability::Buffered, |_| Ok(()))
-    }
-
-    #[test]
-    fn commands_are_gathered_while_each_turn_brings_more_but_not_for_ever() {
-        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-        for (turns, gathered) in [(0, 1), (1, 2), (3, 4), (50, 1 + MAX_TURNS)] {
-            let commands = CommandReceiver::default();
-            let queue = commands.queue();
-            let gather = async {
-                queue.push(command()).expect("it is the first").gather().await;
-                commands.take(LONG, 256).map(|batch| batch.len())
-            };
-            let others = async {
-                for _ in 0..turns {
-                    queue.defer(command());
-                    yield_now().await;
-                }
-            };
-            let (count, ()) = runtime.block_on(join(gather, others));
-            assert_eq!(count, Some(gathered), "a command in each of {turns} turns");
-        }
-    }
-
-    #[test]
-    fn caller_does_not_wait_for_a_release_on_another_thread() {
-        let commands = CommandReceiver::default();
-        let queue = commands.queue();
-        let slow = queue.push(command());
-        assert!(slow.is_some() && queue.push(command()).is_none());
-        thread::scope(|scope| drop(scope.spawn(|| drop(queue.push(command())))));
-        assert_eq!(commands.take(LONG, 256).map(|batch| batch.len()), Some(3));
-        assert!(queue.push(command()).is_some(), "what comes later has to be released again");
-    }
-
     #[test]
     fn writer_takes_what_is_queued_before_it_ends() {
         let commands = CommandReceiver::default();
         let queue = commands.queue();
-        (0..3).for_each(|_| queue.defer(command()));
+        (0..3).for_each(|_| queue.defer(notification(Durability::Buffered, |_| Ok(()))));
         queue.close();
         assert_eq!(commands.take(LONG, 2).map(|batch| batch.len()), Some(2));
         assert_eq!(commands.take(LONG, 2).map(|batch| batch.len()), Some(1));

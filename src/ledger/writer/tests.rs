@@ -237,7 +237,7 @@ fn chat() -> (Box<dyn WriteCommand>, Vec<Box<dyn WriteCommand>>) {
     let reply = KeptReply { status: 200, is_json: true, body: vec![b'x'; 250].into() };
     let (cost, keep) = (Usd::mills(6), Duration::from_secs(60));
     let end = Settlement::Charged { cost, reply: Some(reply), keep, job: None };
-    let replied = move |ledger: &Ledger| slots::replied(ledger, slot, NOW);
+    let replied = move |ledger: &Ledger| slots::replied(ledger, slot, (NOW, NOW));
     let settle = move |ledger: &Ledger| ledger.settle(id, &end);
     let settle = request(Durability::OfPurchase(id), settle).0;
     (hold, vec![notification(Durability::Buffered, replied), settle])
@@ -328,7 +328,9 @@ fn writer() -> Writer {
 fn writer_on(mut connection: Connection) -> Writer {
     schema::migrate(&mut connection).unwrap();
     let gate = CommandGate::default();
-    let file = LedgerFile::new(connection, OpenMode::Write, Arc::new(|| NOW), &gate).unwrap();
+    let file =
+        LedgerFile::new(connection, OpenMode::Write, (Arc::new(|| NOW), Arc::new(|| NOW)), &gate)
+            .unwrap();
     Writer::new(Ledger::new(Box::new(file), StoreCapacity::default()), &gate)
 }
 

@@ -49,7 +49,7 @@ const ROWS: &str = "
         FROM purchases WHERE service = 'video' AND state = 'charged';
     INSERT INTO checkpoints VALUES (1, 5, 100, 3, 2, 1, NULL, NULL), (4, 6, 90, 4, 3, 2, 7, 9);
     INSERT INTO account_keys VALUES ('key', 5, NULL), ('old', 4, 5);
-    INSERT INTO slots VALUES (-5, 1763640000000000000, 1763640000000000001), (9, 1763640000000000002, 1763640000000000003);
+    INSERT INTO slots VALUES (-5, 1763640000000000000, 1763640000000000001, 7), (9, 1763640000000000002, 1763640000000000003, NULL);
     INSERT INTO rate_limit VALUES (1, 60, 60);
     INSERT INTO members VALUES ('ann', 'admin', NULL, 5, randomblob(32), 'tg_a', 6, NULL, NULL, 'chat', 3, NULL, 'design'),
         ('Bea', 'member', 7, 5, randomblob(32), 'tg_b', 6, 8, randomblob(32), NULL, NULL, 9, NULL);
