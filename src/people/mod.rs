@@ -2,6 +2,7 @@
 //! changes in the store.
 
 mod budgets;
+mod changes;
 mod groups;
 mod members;
 mod users;
@@ -12,6 +13,7 @@ use crate::access::Authenticator;
 use crate::ledger::{Store, Unavailable};
 use crate::problem::{FieldError, LEDGER_UNAVAILABLE, Problem};
 
+#[derive(Clone)]
 pub struct People {
     pub store: Store,
     pub access: Arc<Authenticator>,

@@ -67,10 +67,6 @@ impl Purchases {
         Self { context: Arc::new(context), gateway: Arc::new(gateway), tasks }
     }
 
-    pub fn ledger(&self) -> Store {
-        self.context.ledger.clone()
-    }
-
     /// Buys, or replays the reply of a duplicate. The purchase goes on if this future is dropped.
     pub async fn buy(&self, purchase: PurchaseRequest) -> Outcome {
         let (purchases, purchase) = (self.clone(), Arc::new(purchase));

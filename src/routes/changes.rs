@@ -16,14 +16,11 @@ use uuid::Uuid;
 use super::purchases;
 use crate::clock;
 use crate::downstream::Call;
-use crate::ledger::{ChangeNote, Store};
-use crate::problem::{
-    IDEMPOTENCY_KEY_REUSED, INTERNAL, LEDGER_UNAVAILABLE, Problem, REPLAYED, STILL_RUNNING,
-};
+use crate::people::People;
+use crate::problem::{IDEMPOTENCY_KEY_REUSED, INTERNAL, Problem, REPLAYED, STILL_RUNNING};
 use crate::purchase::DedupeBy;
 use crate::response::{Body, HandlerResult, Response};
 
-const KEEP_FOR: Duration = Duration::from_secs(60 * 60);
 /// How long a repeat waits for the change that it repeats.
 const MAX_WAIT: Duration = Duration::from_secs(10);
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
@@ -61,33 +58,29 @@ impl KeyedChange {
     /// Makes a change, or returns the answer of the same one. A refused change can be repeated.
     pub(super) async fn make(
         self,
-        ledger: Store,
+        people: People,
         handling: Pin<Box<dyn Future<Output = HandlerResult> + Send>>,
     ) -> HandlerResult {
         let give_up = clock::now() + MAX_WAIT;
         let (id, payload) = (*self.id.as_bytes(), *self.payload.as_bytes());
-        loop {
-            let begun = ledger.begin_change(Arc::clone(&self.caller), id, payload, KEEP_FOR).await;
-            match begun.map_err(|_logged| Problem::new(&LEDGER_UNAVAILABLE))? {
-                None => break,
-                Some(earlier) if earlier.payload != payload => {
-                    return Err(Problem::new(&IDEMPOTENCY_KEY_REUSED));
-                }
-                Some(ChangeNote { answer: Some(sealed), .. }) => return self.replay(&sealed),
-                Some(ChangeNote { answer: None, .. }) if clock::now() < give_up => {
-                    sleep(POLL_INTERVAL).await;
-                }
-                Some(ChangeNote { answer: None, .. }) => {
-                    return Err(Problem::new(&STILL_RUNNING).detail(
-                        "the same change has begun and has not ended; if its server is gone, look \
-                         whether it was made",
-                    ));
-                }
+        while let Some(earlier) = people.begin_change(&self.caller, id, payload).await? {
+            if earlier.payload != payload {
+                return Err(Problem::new(&IDEMPOTENCY_KEY_REUSED));
             }
+            if let Some(sealed) = earlier.answer {
+                return self.replay(&sealed);
+            }
+            if clock::now() >= give_up {
+                return Err(Problem::new(&STILL_RUNNING).detail(
+                    "the same change has begun and has not ended; if its server is gone, look \
+                     whether it was made",
+                ));
+            }
+            sleep(POLL_INTERVAL).await;
         }
         let made = async move {
             let made = handling.await;
-            ledger.end_change(id, made.as_ref().ok().map(|made| self.seal(made)));
+            people.end_change(id, made.as_ref().ok().map(|made| self.seal(made)));
             made
         };
         // In its own task: if this client disconnects, another one must not begin the change again.

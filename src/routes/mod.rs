@@ -36,7 +36,6 @@ use self::api::Passthrough;
 use self::changes::KeyedChange;
 use crate::access::Authenticator;
 use crate::contract::selection::Selection;
-use crate::downstream::rate::{self, Limiter};
 use crate::downstream::route::Class;
 use crate::downstream::{Call, RefusalLog};
 use crate::jobs::JobRegistry;
@@ -115,9 +114,9 @@ impl HandlerContext {
         };
         let purchase = PurchaseRequest::new(self.call.caller.clone(), order, dedupe_by);
         let (id, ledger) = (self.call.id.purchase(), Some(Arc::clone(ledger)));
-        let attempt = rate::attempt(headers);
+        let attempt = self.call.attempt();
         let is_retry = attempt.is_some_and(|attempt| attempt > 0);
-        let refused_as = if is_retry { Limiter::refused_as(&self.call) } else { Vec::new() };
+        let refused_as = if is_retry { self.call.refused_as() } else { Vec::new() };
         Ok(PurchaseRequest { id, session, attempt, refused_as, ledger, replay_or, ..purchase })
     }
 
@@ -160,7 +159,7 @@ impl Routes {
         let handling = (endpoint.handler)(HandlerContext { handlers, purchases, call });
         let handling = async {
             match change? {
-                Some(change) => change.make(self.purchases.ledger(), handling).await,
+                Some(change) => change.make(self.handlers.people.clone(), handling).await,
                 None => handling.await,
             }
         };

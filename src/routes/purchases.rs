@@ -137,21 +137,6 @@ mod tests {
         }
     }
 
-    #[test]
-    fn retry_count_header_numbers_the_attempts() {
-        for (count, number) in
-            [("0", Some(0)), (" 1 ", Some(1)), ("x", None), ("", None), ("-1", None)]
-        {
-            let headers = HeaderMap::from_iter([(
-                crate::downstream::rate::RETRY_COUNT,
-                HeaderValue::from_static(count),
-            )]);
-            assert_eq!(crate::downstream::rate::attempt(&headers), number, "{count:?}");
-            assert_eq!(dedupe_key(&headers).ok(), Some(DedupeBy::Fingerprint));
-        }
-        assert_eq!(crate::downstream::rate::attempt(&HeaderMap::new()), None);
-    }
-
     proptest! {
         #[test]
         fn idempotency_key_is_visible_ascii_or_rejected(

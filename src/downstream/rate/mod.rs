@@ -26,7 +26,7 @@ use crate::sync::{self, KeyedLimit};
 /// The number of an attempt, from 0, as OpenAI's SDKs send it.
 pub(crate) const RETRY_COUNT: HeaderName = HeaderName::from_static("x-stainless-retry-count");
 
-pub(crate) fn attempt(headers: &HeaderMap) -> Option<u32> {
+fn attempt(headers: &HeaderMap) -> Option<u32> {
     headers.get(RETRY_COUNT)?.to_str().ok()?.trim().parse().ok()
 }
 
@@ -72,14 +72,6 @@ impl Limiter {
         if is_first && !is_keyed && self.notes.take(caller).is_ok() {
             self.ledger.note_refusal(caller.name(), refused.digest(caller, head.uri.path()));
         }
-    }
-
-    /// Returns the digests by which the same call may have been refused so.
-    pub fn refused_as(call: &Call) -> Vec<Digest> {
-        let length = call.body.len() as u64;
-        let refused =
-            [Refused::Payload(&call.body), Refused::Unread(Some(length)), Refused::Unread(None)];
-        refused.map(|refused| refused.digest(&call.caller, call.head.uri.path())).to_vec()
     }
 
     /// Forgets callers whose full burst is available, and frees their memory.
@@ -157,6 +149,21 @@ impl Limiter {
             bucket.set_headers(remaining, response.headers_mut());
         }
         response
+    }
+}
+
+impl Call {
+    /// Returns the number of the attempt, from 0, if the client says it.
+    pub fn attempt(&self) -> Option<u32> {
+        attempt(&self.head.headers)
+    }
+
+    /// Returns the digests by which the same call may have been refused before its order was known.
+    pub fn refused_as(&self) -> Vec<Digest> {
+        let length = self.body.len() as u64;
+        let refused =
+            [Refused::Payload(&self.body), Refused::Unread(Some(length)), Refused::Unread(None)];
+        refused.map(|refused| refused.digest(&self.caller, self.head.uri.path())).to_vec()
     }
 }
 
@@ -262,6 +269,17 @@ mod tests {
             limiter.finish(admission, Response::default());
         }
         assert!(limiter.uploads.is_empty() && purchase.is_some());
+    }
+
+    #[test]
+    fn retry_count_header_numbers_the_attempts() {
+        for (count, number) in
+            [("0", Some(0)), (" 1 ", Some(1)), ("x", None), ("", None), ("-1", None)]
+        {
+            let headers = [(RETRY_COUNT, http::HeaderValue::from_static(count))];
+            assert_eq!(attempt(&HeaderMap::from_iter(headers)), number, "{count:?}");
+        }
+        assert_eq!(attempt(&HeaderMap::new()), None);
     }
 
     #[test]

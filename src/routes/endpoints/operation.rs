@@ -160,7 +160,7 @@ const BODY_PROBLEMS: &[&Kind] = &[
 
 /// Of an admin's writes.
 pub(in crate::routes) const KEY_PROBLEMS: &[&Kind] =
-    &[&INVALID_IDEMPOTENCY_KEY, &IDEMPOTENCY_KEY_REUSED];
+    &[&INVALID_IDEMPOTENCY_KEY, &STILL_RUNNING, &IDEMPOTENCY_KEY_REUSED];
 
 const PURCHASE_PROBLEMS: &[&Kind] = &[
     &INVALID_IDEMPOTENCY_KEY,
