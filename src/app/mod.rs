@@ -42,6 +42,7 @@ use crate::downstream::cross_site::Origins;
 use crate::downstream::host::Hosts;
 use crate::downstream::memory::RequestMemory;
 use crate::downstream::rate::Limiter;
+use crate::downstream::route::RouteTable;
 use crate::downstream::{DownstreamConfig, RefusalLog};
 use crate::jobs::{self, JobRegistry};
 use crate::ledger::{AccountBinding, Budgets, Digest, KeyId, SpendLimit, Store};
@@ -167,22 +168,13 @@ impl App {
             }
         };
         let handlers = handlers(&settings, &shared, &limiter, &summary, polls.clone())?;
-        let added = settings.gateway.passthrough.iter().cloned();
         let own = shared.own_addresses.clone();
         let downstream = DownstreamConfig {
             origins: Origins::new(&settings.access.allowed_origins, shared.access.has_cookies()),
             hosts: Arc::new(Hosts::new(settings.server.hosts.iter().cloned(), own)),
             trusted_proxies: settings.server.trusted_proxies.clone().into(),
             access: Arc::clone(&shared.access),
-            routes: Arc::new(endpoints::route_table(
-                added.map(|one| (one.method, one.path)),
-                endpoints::Served {
-                    mcp: shared.quotes.is_some(),
-                    login_metadata: settings.issuer().is_some(),
-                    oidc: matches!(settings.access.mode, AccessMode::Oidc(_)),
-                    own_tokens: settings.access.mode.has_own_tokens(),
-                },
-            )),
+            routes: Arc::new(route_table(&settings, shared.quotes.is_some())),
             limiter,
             server: settings.server.clone(),
             ledger_opened: shared.ledger_opened.clone(),
@@ -405,6 +397,25 @@ pub fn standalone_gateway(
     }))
 }
 
+/// Returns the endpoints that the settings switch on.
+fn route_table(settings: &Settings, has_mcp: bool) -> RouteTable {
+    let added = settings.gateway.passthrough.iter().cloned();
+    let served = endpoints::Served {
+        mcp: has_mcp,
+        login_metadata: settings.issuer().is_some(),
+        oidc: matches!(settings.access.mode, AccessMode::Oidc(_)),
+        own_tokens: settings.access.mode.has_own_tokens(),
+    };
+    endpoints::route_table(added.map(|one| (one.method, one.path)), served)
+}
+
+/// Returns the OpenAPI document of these settings.
+#[cfg(feature = "openapi")]
+pub fn openapi(settings: &Settings, has_mcp: bool) -> io::Result<bytes::Bytes> {
+    let (routes, prefix) = (route_table(settings, has_mcp), &settings.server.prefix);
+    crate::routes::openapi::document(&routes, &settings.catalog, prefix)
+}
+
 fn handlers(
     settings: &Settings,
     shared: &SharedState,
@@ -435,7 +446,7 @@ fn handlers(
         on_sale: settings.names_on_sale().into_iter().map(Box::from).collect(),
         ledger_name: LedgerName::new(shared.store.clone())?,
         #[cfg(feature = "openapi")]
-        openapi: crate::routes::openapi::document(&settings.catalog, &settings.server.prefix),
+        openapi: openapi(settings, shared.quotes.is_some())?,
         #[cfg(feature = "mcp")]
         mcp: agents::mcp(settings, shared, &rules),
         rules,

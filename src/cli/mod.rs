@@ -56,10 +56,10 @@ pub use usage::{GroupBy, OutputFormat};
 pub use webhook::WebhookCommand;
 
 use crate::access::token;
+use crate::app;
 use crate::clock::Date;
 use crate::config::{AccessMode, SettingError, redact_keys};
 use crate::reports::text::{csv, table};
-use crate::routes::openapi;
 
 /// A proxy that keeps the key of a prepaid AI gateway, and never buys twice.
 #[derive(Clone, Debug, PartialEq, Eq, Parser)]
@@ -313,7 +313,7 @@ impl Cli {
             }
             Command::Webhook { command } => webhook::webhook(settings, command, out).await,
             Command::Openapi => {
-                out.write_all(&openapi::document(&settings.catalog, &settings.server.prefix))?;
+                out.write_all(&app::openapi(settings, settings.mcp.enabled)?)?;
                 Ok(writeln!(out).map(|()| Exit::Done)?)
             }
             Command::Sandbox { listen } => Ok(sandbox::sandbox(settings, listen, out, err).await?),

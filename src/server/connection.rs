@@ -27,7 +27,7 @@ use tokio_rustls::server::TlsStream;
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
 
-use super::{ConnectionSettings, HttpService, IncomingBody};
+use super::{ConnectionSettings, HttpService};
 use crate::clock;
 use crate::response::BoxError;
 
@@ -201,7 +201,6 @@ fn tracked<S: HttpService>(
 > {
     service_fn(move |request: Request<Incoming>| {
         activity.set_phase(BUSY);
-        let request = request.map(IncomingBody::Http1);
         let (response, activity) = (service.clone().oneshot(request), Arc::clone(&activity));
         response.map_ok(|response| {
             let guard = ResponseGuard(activity);

@@ -1,11 +1,9 @@
 //! Accepts and serves connections on one core, and drains them at shutdown.
 
-mod body;
 mod connection;
 mod http2;
 mod listener;
 mod secure;
-mod wire;
 
 use std::convert::Infallible;
 use std::io;
@@ -14,6 +12,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use http::Request;
+use hyper::body::Incoming;
 use socket2::SockRef;
 use tokio::net::TcpStream;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -23,7 +22,6 @@ use tokio_util::task::TaskTracker;
 use tower::Service;
 use tracing::warn;
 
-pub use body::{IncomingBody, StreamBody};
 pub use listener::{Acceptor, Listener, bind};
 
 use crate::clock;
@@ -34,6 +32,9 @@ use crate::metrics::Metrics;
 use crate::response::Response;
 use crate::sync::{KeyedLimit, KeyedPermit, lock};
 use crate::tls::Tls;
+
+/// The body of a request.
+pub type IncomingBody = Incoming;
 
 /// The service of one connection.
 pub trait HttpService:

@@ -1,7 +1,6 @@
 //! How often a request allocates on its thread, with a ledger in memory and on disk. A chat that is
 //! alone runs its ledger commands there, too. Commands that are batched are counted in
-//! `ledger::sqlite::writer`, the log in `cli::log::json`, SQLite and hyper's server by
-//! `just bench counts`.
+//! `ledger::sqlite::writer`, SQLite, the log and hyper's server by `just bench counts`.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 

@@ -1,5 +1,7 @@
 //! The OpenAPI document against the running server: requests made from it, and made to break it.
 
+mod document;
+
 use std::fs;
 use std::io::Read;
 use std::path::{Path, PathBuf};

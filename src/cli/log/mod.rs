@@ -1,7 +1,6 @@
 //! The log on standard error: one line per event, written by a thread of its own.
 
 mod filter;
-mod json;
 mod queue;
 
 use std::fs::File;
@@ -11,13 +10,14 @@ use std::time::Duration;
 use std::{panic, thread};
 
 use tracing::error;
+use tracing_subscriber::fmt::Layer as Lines;
+use tracing_subscriber::fmt::format::{DefaultFields, Format, Json, JsonFields};
 use tracing_subscriber::layer::{Layer, SubscriberExt};
 use tracing_subscriber::registry;
 use tracing_subscriber::util::SubscriberInitExt;
 
 use self::filter::LogFilter;
 pub(super) use self::filter::set_level;
-use self::json::{JsonFields, JsonLine};
 use self::queue::LogQueue;
 use crate::config::LogConfig;
 
@@ -30,10 +30,10 @@ pub(super) fn start(settings: LogConfig) -> io::Result<()> {
     thread::Builder::new().name("log".to_owned()).spawn(move || QUEUE.run(stderr))?;
     let lines = tracing_subscriber::fmt::layer().with_writer(|| &QUEUE);
     let is_terminal = io::stderr().is_terminal();
-    let lines = if !settings.is_json.unwrap_or(!is_terminal) {
-        lines.with_ansi(is_terminal).boxed()
+    let lines = if settings.is_json.unwrap_or(!is_terminal) {
+        json(lines).boxed()
     } else {
-        lines.fmt_fields(JsonFields).event_format(JsonLine).boxed()
+        lines.with_ansi(is_terminal).boxed()
     };
     set_level(settings.level);
     registry().with(lines).with(LogFilter).try_init().ok();
@@ -48,8 +48,16 @@ pub(super) fn start(settings: LogConfig) -> io::Result<()> {
     Ok(())
 }
 
+/// Formats each event as JSON: its fields, and its innermost span.
+fn json<S, W>(lines: Lines<S, DefaultFields, Format, W>) -> Lines<S, JsonFields, Format<Json>, W> {
+    lines.json().flatten_event(true).with_span_list(false)
+}
+
 /// Waits until all lines are written, but not for long: the reader may have stopped.
 pub(super) fn flush() {
     const MAX_WAIT: Duration = Duration::from_secs(1);
     QUEUE.flush(MAX_WAIT);
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,34 +1,14 @@
-//! All endpoints, one row each in `table` or in the table of a feature. The layers, the dispatch
-//! and the OpenAPI document use the rows; `docs/reference/http.md` describes each.
-
-/// The operations of a row in the OpenAPI document, if that is part of the build.
-#[cfg(feature = "openapi")]
-macro_rules! operations {
-    () => { Vec::new };
-    ($($operations:tt)+) => {{
-        use crate::routes::endpoints::operation::*;
-        || vec![$($operations)+]
-    }};
-}
-#[cfg(not(feature = "openapi"))]
-macro_rules! operations {
-    ($($operations:tt)*) => {
-        ()
-    };
-}
+//! All endpoints, one row each in `table` or in the table of a feature. The layers and the dispatch use the
+//! rows; `docs/openapi.json` and `docs/reference/http.md` describe each.
 
 mod admin;
 #[cfg(feature = "mcp")]
 mod mcp;
 #[cfg(feature = "openai")]
 mod openai;
-#[cfg(feature = "openapi")]
-pub(super) mod operation;
 #[cfg(feature = "page")]
 mod page;
 mod people;
-#[cfg(feature = "openapi")]
-pub(super) mod schemas;
 mod table;
 
 use std::pin::Pin;
@@ -66,12 +46,10 @@ pub static PASSTHROUGH: &[Endpoint] = &[
     Endpoint {
         route: Route { path: "/api/v1/", body: BodyKind::ChatJson, ..PAID },
         handler: |cx| Box::pin(api::passthrough_buy(cx)),
-        operations: operations![],
     },
     Endpoint {
         route: Route { path: "/api/v1/", cross_origin: CrossOrigin::Scripts, ..READ },
         handler: |cx| Box::pin(api::passthrough_read(cx)),
-        operations: operations![],
     },
 ];
 
@@ -83,18 +61,10 @@ pub static PAGE: Endpoint = Endpoint {
             routes::page::answer(page.as_ref(), &cx.call.head, prefix).await
         })
     },
-    operations: operations![],
 };
-
-#[cfg(feature = "openapi")]
-type Operations = fn() -> Vec<operation::Operation>;
-#[cfg(not(feature = "openapi"))]
-type Operations = ();
 
 pub struct Endpoint {
     pub route: Route,
-    /// Several if the route has several paths.
-    pub operations: Operations,
     pub(super) handler: Handler,
 }
 
@@ -108,14 +78,6 @@ impl Endpoint {
     /// Whether it is an admin's write, which takes an `Idempotency-Key`.
     pub fn is_change(&self) -> bool {
         self.route.auth == Auth::Admin && !self.route.method.is_safe()
-    }
-
-    /// Returns the paths of the operations, with variables in braces.
-    #[cfg(feature = "openapi")]
-    pub fn openapi_paths(&self) -> impl Iterator<Item = String> {
-        let template = self.route.path.replace('*', "{name}");
-        let suffixes = (self.operations)().into_iter().map(|operation| operation.path_suffix);
-        suffixes.map(move |suffix| format!("{template}{suffix}"))
     }
 }
 

@@ -18,7 +18,7 @@ async fn served(idle_timeout: Duration) -> (TcpStream, Arc<Mutex<Vec<String>>>, 
     let (stream, _peer) = listener.accept().await.unwrap();
     let seen: Arc<Mutex<Vec<String>>> = Arc::default();
     let paths = Arc::clone(&seen);
-    let service = tower::service_fn(move |request: Request<IncomingBody>| {
+    let service = tower::service_fn(move |request: Request<Incoming>| {
         paths.lock().unwrap().push(request.uri().path().to_owned());
         std::future::ready(Ok::<_, Infallible>(Response::new(Body::from(Bytes::from("ok")))))
     });
