@@ -54,7 +54,7 @@ const TEXT = {
   ],
 };
 
-const MAX_RESULTS = 40;
+const MAX_RESULTS = 30;
 /** For how long the texts to search are prepared at a time, in milliseconds. */
 const STEP = 8;
 /** How much of a text is shown before and after the words that were found in it. */
@@ -187,8 +187,9 @@ function snippet(entry, wanted) {
   // Lower case may have another length in some languages.
   const text = lower(entry).length === entry.text.length ? entry.text : lower(entry);
   const end = at + found.length;
-  return element('span', { class: 'note snippet', dir: 'auto' }, at > AROUND[0] ? '…' : '', text.slice(Math.max(0, at - AROUND[0]), at),
-    element('mark', { text: text.slice(at, end) }), text.slice(end, end + AROUND[1]));
+  const plain = (from, to) => text.slice(Math.max(0, from), to).replace(/[\s#*>`|]+/g, ' ');
+  return element('span', { class: 'note snippet', dir: 'auto' }, at > AROUND[0] ? '… ' : '', plain(at - AROUND[0], at),
+    element('mark', { text: text.slice(at, end) }), plain(end, end + AROUND[1]));
 }
 
 const action = (name, glyph, act) => ({ kind: TEXT.kinds.action, name, icon: glyph, act });
