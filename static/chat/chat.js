@@ -20,7 +20,7 @@ export const TEXT = {
   sandbox: {
     lead: 'A test counter: play money, real behaviour',
     about: 'Prices, budgets and failures work as they will with your gateway.',
-    ask: ['Answer a question', 'With a table, a price and a receipt.', 'Compare three ways to cut our cloud costs in a table'],
+    ask: ['Answer a question', 'With a table, a price and a receipt.', 'What does each model cost? Show me a table.'],
     video: ['Make a clip', (cost) => `From ${cost}. Watch it being made.`],
     faults: ['Break something', 'See what a lost reply costs.', 'Say hello. '],
   },

@@ -2,7 +2,7 @@
 
 import { announce, button, byId, copy, element, icon } from '../core/dom.js';
 import { price } from '../core/format.js';
-import { complete, prose } from '../core/markdown.js';
+import { prose } from '../core/markdown.js';
 import { problemCard } from '../core/problems.js';
 import { TEXT } from './strings.js';
 
@@ -76,11 +76,10 @@ export function tick() {
   }
 }
 
-/** Returns the words of a shown answer, without its buttons and Markdown signs. */
+/** Returns the words of an answer as far as it is shown, without its buttons and Markdown signs. */
 export function wordsOf(key) {
   const whole = shown.get(`answer ${key}`)?.item.querySelector('.prose');
   if (!whole) return '';
-  complete(whole);
   const words = whole.cloneNode(true);
   for (const one of words.querySelectorAll('button')) one.remove();
   for (const block of words.querySelectorAll('p, li, th, td, pre, h3, h4, h5, h6')) block.append('\n');

@@ -42,9 +42,6 @@ const LONG_CODE = 40;
  */
 let current = null;
 
-/** The steps that remain of answers that are not complete yet. */
-const unfinished = new WeakMap();
-
 /** An answer: each block in its own direction, and no heading level skipped. A long one is completed in steps, so that the page never stalls. */
 export function prose(text) {
   const made = element('div', { class: 'prose' });
@@ -54,23 +51,12 @@ export function prose(text) {
     if (done) return made;
     read = value;
   }
-  made.classList.add('long');
-  unfinished.set(made, steps);
   const goOn = () => {
     const end = performance.now() + STEP;
-    while (unfinished.has(made) && made.isConnected) {
-      if (performance.now() > end) return void setTimeout(goOn);
-      if (steps.next().done) unfinished.delete(made);
-    }
+    while (made.isConnected && !steps.next().done) if (performance.now() > end) return void setTimeout(goOn);
   };
   setTimeout(goOn);
   return made;
-}
-
-export function complete(made) {
-  const steps = unfinished.get(made);
-  unfinished.delete(made);
-  while (steps && !steps.next().done);
 }
 
 export function render(text) {

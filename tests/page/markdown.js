@@ -109,6 +109,10 @@
 
   if (!shown(`![big](data:image/png;base64,${'A'.repeat(100_000)})`).querySelector('img')) faults.push('a large picture is text');
 
+  const { tokens } = await import(src.replace('shell.js', 'core/highlight.js'));
+  const parts = tokens('--- a\n@@ -1 +1 @@\n-b\n+c\n d', 'diff').map(({ kind }) => kind).join();
+  if (parts !== 'comment,comment,deleted,inserted') faults.push(`a diff has ${parts}`);
+
   if (!shown('```js\nlet a = 1;\n  <b>').textContent.includes('let a = 1;\n  <b>')) faults.push('an unclosed fence lost text');
 
   const EVIL = [
