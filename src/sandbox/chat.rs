@@ -95,7 +95,9 @@ fn table(catalog: &Catalog) -> String {
         format!("| `{}` | {} | {} |\n", model.id, model.tier.name(), model.price().short())
     };
     let rows: String = catalog.chat.iter().map(row).collect();
-    format!("## Price list\n\nEvery message has one price, however long the reply.\n\n| Model | Tier | One request |\n|---|---|---:|\n{rows}")
+    format!(
+        "## Price list\n\nEvery message has one price, however long the reply.\n\n| Model | Tier | One request |\n|---|---|---:|\n{rows}"
+    )
 }
 
 fn faults() -> String {

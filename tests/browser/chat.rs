@@ -207,7 +207,8 @@ fn long_question_says_that_it_goes_on() {
     let gate = Gate::start();
     let page = open(&gate);
     ask(&page, &"How would you compare these two options? ".repeat(40), 1);
-    let is_seen = "document.querySelector('.bubble > button').checkVisibility({ opacityProperty: true })";
+    let is_seen =
+        "document.querySelector('.bubble > button').checkVisibility({ opacityProperty: true })";
     assert_eq!(page.evaluate(is_seen), true);
     page.find(("button", "Show all")).click();
     page.find(("button", "Show less"));
@@ -310,7 +311,9 @@ fn answer_is_asked_for_again_with_another_model_and_both_versions_stay() {
     page.wait_until(&answered(1));
     // The model of the next message is still the picked one.
     page.find(("button", "Send · $0.006"));
-    page.wait_until("document.getElementById('chat-cost').textContent === 'This conversation: $0.015'");
+    page.wait_until(
+        "document.getElementById('chat-cost').textContent === 'This conversation: $0.015'",
+    );
     assert_eq!(gate.sold(), 3);
 }
 
