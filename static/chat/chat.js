@@ -12,7 +12,7 @@ export const TEXT = {
   preset: { none: 'Instructions', own: 'Custom instructions', button: (name) => `Instructions: ${name}` },
   attached: (name) => `Added ${name} to the message.`,
   costOf: 'This conversation: ',
-  cost: (charged, open) => `${charged}${open ? ` + ${open} pending` : ''}`,
+  cost: (charged, open) => [charged, open && `${open} pending`].filter(Boolean).join(' + '),
   noneYet: 'Your conversations are kept in this browser and listed here.',
   notLoaded: 'This part of the page could not be loaded. Try again when the service can be reached.',
   notHere: 'This conversation is not in this browser.',
@@ -186,7 +186,7 @@ function showAddress(isNew = false) {
 function changed() {
   showAddress();
   const { charged, open: unknown } = talk.cost();
-  byId('chat-cost').replaceChildren(...(charged || unknown ? [element('span', { class: 'unseen', text: TEXT.costOf }), TEXT.cost(price(charged), unknown && price(unknown))] : []));
+  byId('chat-cost').replaceChildren(...(charged || unknown ? [element('span', { class: 'unseen', text: TEXT.costOf }), TEXT.cost(charged && price(charged), unknown && price(unknown))] : []));
   showSendable();
   showPreset();
   if (!talk.waiting() && byId('chat-fault').textContent === TEXT.waitFirst) fault('');
