@@ -363,7 +363,8 @@ function fault(text, ...ways) {
 /** What can be done if the budget does not cover `than`: `cheaper` buys from a model that it covers, `more` asks an admin. */
 function waysOut(than, buy) {
   const covered = catalog.chat.filter(({ price_micros: micros }) => micros < than.price_micros && micros <= canSpend());
-  const other = covered.find(({ id }) => id === catalog.defaults.chat_model) ?? covered[0];
+  const family = than.id.split('-')[0];
+  const other = covered.find(({ id }) => id === catalog.defaults.chat_model) ?? covered.find(({ id }) => id.startsWith(family)) ?? covered[0];
   const more = async () => {
     try {
       (await import('../usage/usage.js')).askForMore();
