@@ -6,7 +6,7 @@ import { choice, conversations } from '../core/store.js';
 
 const TEXT = {
   palette: 'Search or go to …',
-  field: 'A word of a conversation, a view, a model, an action',
+  field: 'Search, or type where to go',
   results: 'Results',
   none: 'No matches.',
   found: (count) => (count === 1 ? '1 result' : `${count} results`),
