@@ -363,8 +363,7 @@ function fault(text, ...ways) {
 /** What can be done if the budget does not cover `than`: `cheaper` buys from a model that it covers, `more` asks an admin. */
 function waysOut(than, buy) {
   const covered = catalog.chat.filter(({ price_micros: micros }) => micros < than.price_micros && micros <= canSpend());
-  const family = than.id.split('-')[0];
-  const other = covered.find(({ id }) => id === catalog.defaults.chat_model) ?? covered.find(({ id }) => id.startsWith(family)) ?? covered[0];
+  const other = covered.find(({ id }) => id === catalog.defaults.chat_model) ?? covered.find(({ best_for: use }) => use?.includes('chat')) ?? covered[0];
   const more = async () => {
     try {
       (await import('../usage/usage.js')).askForMore();
