@@ -74,7 +74,7 @@ fn compose(seed: &Seed, catalog: &Catalog, model: &str, prompt: &str) -> String 
         sections.push(format!("{answer}\n> [!TIP]\n> {}\n", seed.pick("tip", prompt, TIPS)));
     }
     format!(
-        "{}\n---\n*Sandbox reply from `{model}`: play money, no model was asked.*\n",
+        "{}\n*Sandbox reply from `{model}`: play money, no model was asked.*\n",
         sections.join("\n"),
     )
 }
