@@ -3,6 +3,7 @@
 use crate::chat::{LIMITED, MESSAGE, PAID, PROBLEM, answered, ask, open, posts};
 use crate::gate::Gate;
 use crate::page::Page;
+use crate::sign_in::signed_in;
 use crate::watch::Tamper;
 
 const NO_LEDGER: &str = r#"{"type":"/problems/ledger_unavailable","title":"No ledger","status":503,"code":"ledger_unavailable","charged":"no"}"#;
@@ -58,5 +59,19 @@ fn wait_before_a_retry_is_shown_instead_of_a_running_clock() {
     page.press("Enter");
     page.wait_for_text("Busy, trying again in ");
     assert_eq!(page.evaluate("document.querySelector('.waited').checkVisibility()"), false);
+    assert_eq!(gate.sold(), 0);
+}
+
+#[test]
+fn member_whose_budget_is_short_asks_for_more_beside_the_message() {
+    let gate = Gate::start_for_members();
+    gate.member(&["add", "ada", "--role", "admin"]);
+    let ann = gate.member(&["add", "ann", "--budget", "0.001/day"]);
+    let page = signed_in(&gate, &ann);
+    page.find(MESSAGE).fill("Hello");
+    page.press("Enter");
+    page.find(("button", "Ask for more budget")).click();
+    page.find(("textbox", "Amount in $"));
+    assert_eq!(page.find(MESSAGE).value(), "Hello");
     assert_eq!(gate.sold(), 0);
 }
