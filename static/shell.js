@@ -122,6 +122,8 @@ function showLinks() {
     if (name === 'video' && running) link.dataset.count = running;
     else delete link.dataset.count;
   }
+  // On a phone the links and the menu share the width.
+  byId('side').style.setProperty('--tab-count', Object.keys(VIEWS).filter(isOffered).length + 1);
 }
 
 const isOffered = (name) => VIEWS[name].offered?.(me) ?? catalog?.[name]?.length !== 0;
@@ -236,6 +238,7 @@ async function signOut() {
 function showPerson() {
   const { kind, name: id, display_name: name = id } = me?.caller ?? {};
   byId('person-name').textContent = byId('person-name').title = name ?? TEXT.menu();
+  byId('menu-open').classList.toggle('unnamed', !name);
   byId('menu-open').ariaLabel = TEXT.menu(name);
   byId('sign-out').hidden = kind !== 'member' && !catalog.login;
   byId('sign-out').onclick = signOut;
@@ -482,11 +485,7 @@ function shortcut(key) {
   return {
     '?': () => void openKeys('help'),
     n: () => byId('new-conversation').click(),
-    '/': () => {
-      if (getComputedStyle(byId('drawer')).display === 'none') byId('drawer').showPopover();
-      if (byId('search').checkVisibility()) byId('search').focus();
-      else void openKeys('palette');
-    },
+    '/': () => void openKeys('palette'),
   }[key];
 }
 

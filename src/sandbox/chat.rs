@@ -57,8 +57,6 @@ impl Order {
     }
 }
 
-const QUOTE: usize = 120;
-
 fn compose(seed: &Seed, catalog: &Catalog, model: &str, prompt: &str) -> String {
     let words = prompt.to_lowercase();
     let is_asked = |triggers: &[&str]| triggers.iter().any(|trigger| words.contains(trigger));
@@ -72,24 +70,23 @@ fn compose(seed: &Seed, catalog: &Catalog, model: &str, prompt: &str) -> String 
     let asked = sections.into_iter().filter(|(triggers, _)| is_asked(triggers));
     let mut sections: Vec<_> = asked.map(|(_, section)| section).collect();
     if sections.is_empty() {
-        sections.push(HINTS.to_owned());
+        let answer = if is_asked(&["hello"]) { GREETING } else { ANSWER };
+        sections.push(format!("{answer}\n> [!TIP]\n> {}\n", seed.pick("tip", prompt, TIPS)));
     }
     format!(
-        "## Hello from the sandbox\n\nYou said:\n\n> {}\n\n{}\n\n{}\n*Made up by the sandbox as \
-         `{model}`; no model was asked.*\n",
-        quote(prompt),
-        seed.pick("opening", prompt, OPENINGS),
+        "{}\n*Sandbox reply from `{model}`: play money, no model was asked.*\n",
         sections.join("\n"),
     )
 }
 
-const OPENINGS: &[&str] = &[
-    "A real model would think about this now. The sandbox is paid in play money, **free of charge**.",
+const TIPS: &[&str] = &[
+    "Ask for a **table**, some **code**, a **list**, a **long** story or a **fault**.",
     "Ask the same question again and you get the same reply: the sandbox is **deterministic**.",
 ];
 
+const ANSWER: &str = include_str!("replies/answer.md");
+const GREETING: &str = include_str!("replies/greeting.md");
 const STORY: &str = include_str!("replies/story.md");
-const HINTS: &str = include_str!("replies/hints.md");
 const CODE: &str = include_str!("replies/code.md");
 const STEPS: &str = include_str!("replies/steps.md");
 
@@ -98,22 +95,15 @@ fn table(catalog: &Catalog) -> String {
         format!("| `{}` | {} | {} |\n", model.id, model.tier.name(), model.price().short())
     };
     let rows: String = catalog.chat.iter().map(row).collect();
-    format!("### Price list\n\n| Model | Tier | One request |\n|---|---|---:|\n{rows}")
+    format!(
+        "## Price list\n\nEvery message has one price, however long the reply.\n\n| Model | Tier | One request |\n|---|---|---:|\n{rows}"
+    )
 }
 
 fn faults() -> String {
     let rows: String =
         SANDBOX_FAULTS.iter().map(|(word, does)| format!("- `{word}` {does}\n")).collect();
-    format!("### Faults\n\nPut one of these words into a prompt:\n\n{rows}")
-}
-
-fn quote(prompt: &str) -> String {
-    let line = prompt.split_whitespace().collect::<Vec<_>>().join(" ");
-    let mut quote: String = line.chars().take(QUOTE).collect();
-    if quote.len() < line.len() {
-        quote.push('…');
-    }
-    quote
+    format!("## Faults\n\nPut one of these words into a prompt:\n\n{rows}")
 }
 
 #[cfg(test)]
@@ -131,10 +121,11 @@ mod tests {
     }
 
     #[test]
-    fn a_short_piece_of_the_prompt_is_quoted_on_one_line() {
-        assert!(say(0, "two\nlines  here").contains("\n> two lines here\n"));
-        let long = "é".repeat(QUOTE + 1);
-        assert!(say(0, &long).contains(&format!("> {}…\n", "é".repeat(QUOTE))));
+    fn the_greeting_is_answered_and_every_reply_ends_with_its_model() {
+        assert!(say(0, "Hello").starts_with("## Hello from the sandbox\n"));
+        for prompt in ["Hello", "Why?", "a table"] {
+            assert!(say(0, prompt).ends_with("from `eta-5`: play money, no model was asked.*\n"));
+        }
     }
 
     #[test]
@@ -144,8 +135,8 @@ mod tests {
             ("Code!", "```js\n// Asks through the proxy"),
             ("a list", "\n1. Write"),
             ("which faults?", "- `sandbox:drop` charges"),
-            ("a long one", "\n---\n"),
-            ("hi", "- **table**"),
+            ("a long one", "## The letter\n"),
+            ("hi", "\n> [!TIP]\n> Ask "),
         ] {
             assert!(say(0, prompt).contains(markdown), "{prompt}: {}", say(0, prompt));
         }

@@ -1,8 +1,8 @@
 /** The chat view: the composer with its price. talk.js sends the messages and takes their answers in. */
 
-import { announce, byId, element, notice } from '../core/dom.js';
+import { announce, button, byId, element, icon, notice, styled } from '../core/dom.js';
 import { price } from '../core/format.js';
-import { canSpend, whenCanSpend } from '../core/site.js';
+import { canSpend, mayAsk, whenCanSpend } from '../core/site.js';
 import { choice, conversations, whenChangedElsewhere } from '../core/store.js';
 
 export const TEXT = {
@@ -10,98 +10,27 @@ export const TEXT = {
   send: (cost) => `Send · ${cost}`,
   model: (id) => `Model: ${id}`,
   preset: { none: 'Instructions', own: 'Custom instructions', button: (name) => `Instructions: ${name}` },
-  notText: (name) => `“${name}” is not a text file.`,
-  fileTooLarge: (name) => `“${name}” is too large for one message.`,
   attached: (name) => `Added ${name} to the message.`,
-  latest: 'Latest ↓',
-  cost: (charged, open) => `This conversation: ${charged}${open ? ` + ${open} pending` : ''}`,
+  costOf: 'This conversation: ',
+  cost: (charged, open) => [charged, open && `${open} pending`].filter(Boolean).join(' + '),
+  noneYet: 'Your conversations are kept in this browser and listed here.',
+  notLoaded: 'This part of the page could not be loaded. Try again when the service can be reached.',
   notHere: 'This conversation is not in this browser.',
-  ideas: {
-    sandbox: ['Show me the price list as a table', 'Write some code to copy', 'Tell me a long story'],
-    live: ['Explain something to me in three steps', 'Improve the wording of a text', 'Compare two options in a table'],
+  ideas: ['Explain something to me in three steps', 'Improve the wording of a text', 'Compare two options in a table'],
+  sandbox: {
+    lead: 'A test counter: play money, real behaviour',
+    about: 'Prices, budgets and failures work as they will with your gateway.',
+    ask: ['Answer a question', 'With a table, a price and a receipt.', 'What does each model cost? Show me a table.'],
+    video: ['Make a clip', (cost) => `From ${cost}. Watch it being made.`],
+    faults: ['Break something', 'See what a lost reply costs.', 'Say hello. '],
   },
+  cheaper: (id, cost) => `Use ${id} · ${cost}`,
+  more: 'Ask for more budget',
   writeFirst: 'Write a message first.',
   waitFirst: 'Wait for the answer first, or stop waiting.',
   tooLong: 'This conversation is too long. Start a new one or shorten the message.',
   offline: 'You are offline, so it was not sent. Your message stays here until you are back.',
   unreachable: 'The service cannot be reached, so it was not sent. If this lasts, reload the page: your message is kept.',
-  editing: (after) => `You are editing an earlier message. Sending it starts a new version${
-    after ? ' without what came after it' : ''}. The old version stays.`,
-
-  // Messages
-  you: 'You',
-  youEdited: 'You, being edited',
-  edit: 'Edit',
-  again: (cost) => `Ask again · ${cost}`,
-  showAll: 'Show all',
-  showLess: 'Show less',
-  answering: (model) => `${model} is answering`,
-  elsewhere: 'Another tab is waiting for this answer. It will appear here, too.',
-  stopped: 'You stopped waiting. If the answer still comes, it appears here.',
-  versions: 'Versions',
-  previousVersion: 'Previous version',
-  nextVersion: 'Next version',
-  versionOf: (place, count) => `Version ${place} of ${count}`,
-  waited: (seconds, usual) => `${seconds} s${usual ? `, usually ${usual} s` : ''}`,
-  tookAt: (time, seconds) => `${time}, answered in ${seconds} s`,
-  otherModel: 'With another model',
-  readAloud: 'Read aloud',
-  noVoice: 'This device has no voice to read with.',
-
-  // Announced to screen readers
-  sent: (model) => `Sent to ${model}. Waiting for the answer.`,
-  sentAgain: (model) => `Sent again to ${model}.`,
-  checking: 'Checking for the answer. This is free.',
-  received: (cost) => `Answer received, ${cost}`,
-  receivedElsewhere: (title) => `An answer came in another conversation: ${title}`,
-  stoppedWaiting: 'Stopped waiting. If the answer still comes, it appears here.',
-  versionShown: (place, count) => `Version ${place} of ${count} is shown.`,
-
-  // Conversations
-  fresh: 'New conversation',
-  noneYet: 'Your conversations are kept in this browser and listed here.',
-  noMatches: 'No conversations match.',
-  untitled: 'Untitled',
-  older: (count) => `${count} older conversations are not listed. Search finds them.`,
-  found: (some, all) => `${some} of ${all} conversations`,
-  today: 'Today',
-  yesterday: 'Yesterday',
-  week: 'Last seven days',
-  pinned: 'Pinned',
-  pin: 'Pin',
-  pinOf: (name) => `Pin ${name}`,
-  pinnedNow: (name) => `${name} is pinned.`,
-  unpinned: (name) => `${name} is no longer pinned.`,
-  rename: 'Rename',
-  renameOf: (name) => `Rename ${name}`,
-  newName: (name) => `New name of ${name}`,
-  renamed: (name) => `Renamed to ${name}`,
-  save: 'Save',
-  delete: 'Delete',
-  deleteOf: (name) => `Delete ${name}`,
-  deleted: (name, waits) => `Deleted “${name}”.${waits ? ' It was still waiting for an answer.' : ''}`,
-  undo: 'Undo',
-  restored: (name) => `${name} is back.`,
-  notLoaded: 'This part of the page could not be loaded. Try again when the service can be reached.',
-
-  // Export and import
-  fileNames: { all: 'conversations', one: 'conversation' },
-  exported: {
-    untitled: 'Conversation', question: (time) => `You, ${time}`, answer: (model, cost) => `${model}, ${cost}`,
-    noAnswer: '*No answer was received.*', copyOf: (title) => `${title} (imported)`,
-  },
-  notShared: 'This browser could not share it. Export it instead.',
-  notImported: (file, why) => `“${file}” was not imported: ${why} Nothing was changed.`,
-  imported: (file, parts) => `Imported “${file}”: ${parts}.`,
-  importedParts: (added, there, copied) => [
-    `${added} added`, there && `${there} already here`, copied && `${copied} added as copies, because they differ from what is here`,
-  ],
-  tooLarge: 'it is too large.',
-  notJson: 'it is not JSON.',
-  notOurs: 'it is not an export of this page.',
-  otherVersion: (theirs, ours) => `it has version ${theirs}, and this page reads version ${ours}.`,
-  expected: (where, wanted) => `expected ${where} to be ${wanted}.`,
-  noRoom: 'This browser has no room for all of it. The conversations imported so far last until this tab is closed.',
 };
 
 let catalog, model;
@@ -124,6 +53,7 @@ export async function start(prices) {
   matchMedia('(min-width: 48rem)').addEventListener('change', closeDrawer);
   for (const id of ['new-conversation', 'new-here']) byId(id).addEventListener('click', begin);
   byId('import').addEventListener('click', async () => {
+    byId('menu').hidePopover();
     await listing();
     byId('import-file').click();
   });
@@ -131,7 +61,7 @@ export async function start(prices) {
   showPrice();
   showPreset();
   whenCanSpend(showSendable);
-  showIdeas();
+  showStart();
   takenUp = takeUp();
   await takenUp;
   prefill();
@@ -205,8 +135,8 @@ async function takeUp() {
 }
 
 async function talking() {
-  const module = await import('./talk.js');
-  if (!talk) module.start({ catalog, picked, write, showList, changed, pickModel });
+  const [module] = await Promise.all([import('./talk.js'), styled('chat/talk.css')]);
+  if (!talk) module.start({ catalog, picked, write, showList, changed, pickModel, waysOut });
   talk = module;
 }
 
@@ -217,8 +147,9 @@ async function listing() {
   return module;
 }
 
-async function showList() {
-  if (await conversations.some()) return (await listing()).showList();
+/** Lists the conversations again, or only the one that has changed. */
+async function showList(changedOne = null) {
+  if (changedOne || await conversations.some()) return (await listing()).showList(changedOne);
   byId('conversations').replaceChildren(element('p', { class: 'hint', text: TEXT.noneYet }));
 }
 
@@ -229,8 +160,7 @@ async function open(conversation) {
   fill();
   await taken;
   talk.bringIntoView();
-  // Many conversations take longer to read than the open one to show.
-  void showList();
+  (await listing()).showCurrent();
 }
 
 /** The conversation that the address names: `#chat?c=…`. */
@@ -256,7 +186,7 @@ function showAddress(isNew = false) {
 function changed() {
   showAddress();
   const { charged, open: unknown } = talk.cost();
-  byId('chat-cost').textContent = charged || unknown ? TEXT.cost(price(charged), unknown && price(unknown)) : '';
+  byId('chat-cost').replaceChildren(...(charged || unknown ? [element('span', { class: 'unseen', text: TEXT.costOf }), TEXT.cost(charged && price(charged), unknown && price(unknown))] : []));
   showSendable();
   showPreset();
   if (!talk.waiting() && byId('chat-fault').textContent === TEXT.waitFirst) fault('');
@@ -359,12 +289,29 @@ async function attach(files) {
   }
 }
 
-/** Ideas to begin with. A click writes one into the composer; only the person sends it. */
-function showIdeas() {
-  const ideas = TEXT.ideas[catalog.mode] ?? TEXT.ideas.live;
-  byId('ideas').replaceChildren(...ideas.map((text) => element('li', {}, element('button', {
-    type: 'button', class: 'quiet', text, click: () => write(text),
-  }))));
+/** What to begin with. A click writes into the composer; only the person sends it. */
+function showStart() {
+  const isTest = catalog.mode === 'sandbox';
+  if (isTest) [byId('chat-lead').textContent, byId('chat-about').textContent] = [TEXT.sandbox.lead, TEXT.sandbox.about];
+  const ideas = TEXT.ideas.map((text) => element('button', { type: 'button', class: 'quiet', text, click: () => write(text) }));
+  byId('ideas').replaceChildren(...(isTest ? cards() : ideas).map((one) => element('li', {}, one)));
+  byId('ideas').classList.toggle('cards', isTest);
+  byId('chat-empty').classList.add('ready');
+}
+
+/** What the sandbox can show: an answer, a clip, and each fault. */
+function cards() {
+  const card = (tag, glyph, [name, about], properties) => element(tag, { class: 'quiet', ...properties }, icon(glyph), element('strong', { text: name }), element('span', { class: 'hint', text: about }));
+  const { ask, video: [name, about], faults } = TEXT.sandbox;
+  const list = element('ul', { id: 'faults', class: 'faults', hidden: true }, catalog.sandbox_faults.map(({ word, does }) => element('li', {},
+    element('button', { type: 'button', class: 'link', click: () => write(faults[2] + word) }, element('code', { text: word }), element('span', { class: 'hint', text: does })))));
+  const open = card('button', 'test', faults, { type: 'button', 'aria-expanded': 'false', 'aria-controls': 'faults', click: () => {
+    list.hidden = !list.hidden;
+    open.ariaExpanded = String(!list.hidden);
+  } });
+  byId('ideas').after(list);
+  const clip = catalog.video.length && card('a', 'video', [name, about(price(Math.min(...catalog.video.map((one) => one.price_micros))))], { href: '#video' });
+  return [card('button', 'chat', ask, { type: 'button', click: () => write(ask[2]) }), clip, open].filter(Boolean);
 }
 
 function write(text) {
@@ -409,13 +356,30 @@ function leaveEditing() {
   byId('chat-text').focus();
 }
 
-function fault(text) {
-  byId('chat-fault').textContent = text;
+function fault(text, ...ways) {
+  byId('chat-fault').replaceChildren(text, ...ways);
+}
+
+/** What can be done if the budget does not cover `than`: `cheaper` buys from a model that it covers, `more` asks an admin. */
+function waysOut(than, buy) {
+  const covered = catalog.chat.filter(({ price_micros: micros }) => micros < than.price_micros && micros <= canSpend());
+  const other = covered.find(({ id }) => id === catalog.defaults.chat_model) ?? covered.find(({ best_for: use }) => use?.includes('chat')) ?? covered[0];
+  const more = async () => {
+    try {
+      (await import('../usage/usage.js')).askForMore();
+    } catch {
+      notice(TEXT.notLoaded);
+    }
+  };
+  return {
+    ...(other && { cheaper: Object.assign(() => buy(other), { label: TEXT.cheaper(other.id, price(other.price_micros)) }) }),
+    ...(mayAsk() && { more: Object.assign(more, { label: TEXT.more }) }),
+  };
 }
 
 async function send() {
-  const refuse = (why) => {
-    fault(why);
+  const refuse = (why, ...ways) => {
+    fault(why, ...ways.filter(Boolean));
     byId('chat-text').focus();
   };
   const text = byId('chat-text').value;
@@ -431,7 +395,13 @@ async function send() {
   if (canSpend() < model.price_micros) {
     const { shortOf } = await import('../core/funds.js');
     const why = await shortOf(model.price_micros);
-    if (why) return refuse(why);
+    if (why) {
+      const { cheaper, more } = waysOut(model, (other) => {
+        use(other);
+        void send();
+      });
+      return refuse(why, ...[cheaper, more].map((way) => way && button(way.label, way, 'quiet small')));
+    }
   }
   // An earlier press sent it, or the person saw another text.
   if (byId('chat-text').value !== text) return;

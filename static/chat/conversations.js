@@ -1,9 +1,9 @@
-/** The list of conversations, with search, export and import; and text files in messages. */
+/** The list of conversations, with export and import; and text files in messages. */
 
 import { announce, button, byId, element, notice, saveFile } from '../core/dom.js';
 import { price } from '../core/format.js';
 import { conversations } from '../core/store.js';
-import { TEXT } from './chat.js';
+import { TEXT } from './strings.js';
 
 const DAY = 24 * 60 * 60 * 1000;
 /** Older ones are found by search only. */
@@ -11,23 +11,22 @@ const MOST = 300;
 /** How many rows are made at a time. */
 const STEP = 8;
 
-let chat = null, all = [], renaming = null, searching = null;
-let makeRest = () => {};
+let chat = null, renaming = null;
+/** The conversations as they are listed, once they are read. */
+let all = null;
+/** How many rows there is time for, and the rows by conversation: `{sign, item}`. */
+let room = STEP, rows = new Map();
 
 /** `chat`: `{current(), open(conversation), fresh(), change(conversation, edit), closeDrawer()}`; called again, it changes nothing. */
 export function start(view) {
   if (chat) return;
   chat = view;
-  for (const id of ['search-field', 'export-all']) byId(id).hidden = false;
+  byId('export-all').hidden = false;
   byId('conversations').addEventListener('keydown', followKeys);
-  byId('search').addEventListener('input', () => {
-    clearTimeout(searching);
-    searching = setTimeout(() => {
-      draw();
-      announce(TEXT.found(found().length, all.length));
-    }, 150);
+  byId('export-all').addEventListener('click', async () => {
+    byId('menu').hidePopover();
+    saveJson(await sorted(), TEXT.fileNames.all);
   });
-  byId('export-all').addEventListener('click', async () => saveJson(await sorted(), TEXT.fileNames.all));
   byId('export-json').addEventListener('click', () => saveJson([chat.current()], chat.current().title));
   byId('import-file').addEventListener('change', async () => {
     const [file] = byId('import-file').files;
@@ -43,64 +42,68 @@ export function start(view) {
   byId('share').addEventListener('click', () => void share(chat.current()));
 }
 
-export async function showList() {
-  all = await sorted();
+/** Reads and lists all, or lists the one that has `changed`: reading many takes longer than anything else here. */
+export async function showList(changed = null) {
+  if (changed && all) all = inOrder([changed, ...all.filter(({ id }) => id !== changed.id)]);
+  else all = await sorted();
   draw();
 }
 
+/** Marks the open conversation. */
+export const showCurrent = () => all && draw();
+
 /** Pinned ones first, then the newest. */
-const sorted = async () => (await conversations.all()).sort((one, other) => Boolean(other.pinned) - Boolean(one.pinned) || other.at - one.at);
+const inOrder = (some) => some.sort((one, other) => Boolean(other.pinned) - Boolean(one.pinned) || other.at - one.at);
+const sorted = async () => inOrder(await conversations.all());
 
-/** The ones that match the search, by title or content. */
-function found() {
-  const wanted = byId('search').value.trim().toLowerCase();
-  if (!wanted) return all;
-  const has = (text) => text?.toLowerCase().includes(wanted);
-  return all.filter(({ title, turns }) => has(title) || turns.some((turn) => has(turn.question) || has(turn.answer)));
-}
-
+/** Brings the list up to date. Only rows that have changed are made again, so that the focus stays and a long list costs little. */
 function draw() {
-  // Another tab's change does not interrupt the typing of a name.
-  if (renaming && byId('conversations').contains(document.activeElement)) return;
-  const listed = found();
-  const rows = listed.slice(0, MOST);
   const list = byId('conversations');
+  // Another tab's change does not interrupt the typing of a name.
+  if (renaming && list.contains(document.activeElement)) return;
   const { activeElement: focused } = document;
   const held = list.contains(focused) && focused.closest('li');
   const place = held ? [...held.querySelectorAll('button')].indexOf(focused) : -1;
-  const first = document.createDocumentFragment();
-  let made = 0, group = { age: null, list: null };
-  const make = (parent, count) => {
-    if (made > rows.length) return;
-    for (const conversation of rows.slice(made, made + count)) {
-      const age = conversation.pinned ? TEXT.pinned : ageOf(conversation.at);
-      if (age !== group.age) {
-        group = { age, list: element('ul') };
-        parent.append(element('h3', { text: age }), group.list);
-      }
-      group.list.append(row(conversation));
-    }
-    made += count;
-    if (made < rows.length) return;
-    made = Infinity;
-    if (!listed.length) parent.append(element('p', { class: 'hint', text: all.length ? TEXT.noMatches : TEXT.noneYet }));
-    if (listed.length > MOST) parent.append(element('p', { class: 'hint', text: TEXT.older(listed.length - MOST) }));
-  };
-  make(first, STEP + (held ? rows.findIndex(({ id }) => id === held.dataset.id) : 0));
-  list.replaceChildren(first);
-  const rest = () => make(list, MOST);
-  makeRest = rest;
-  const goOn = () => {
-    if (makeRest !== rest || made > rows.length) return;
-    make(list, STEP);
-    later();
-  };
-  // Rows of one step per frame: the browser lays out all that it finds at once.
-  const later = () => requestAnimationFrame(() => setTimeout(goOn));
-  later();
-  // The focus stays on its row, wherever that is now.
-  const same = held && [...list.querySelectorAll('li')].find(({ dataset }) => dataset.id === held.dataset.id);
-  if (same) (same.querySelectorAll('button')[place] ?? same.querySelector('button'))?.focus({ preventScroll: true });
+  const listed = all.slice(0, Math.min(room, MOST));
+  const before = rows;
+  rows = new Map(listed.map((one) => [one.id, rowOf(one, before.get(one.id))]));
+  const groups = Map.groupBy(listed, (one) => (one.pinned ? TEXT.pinned : ageOf(one.at)));
+  const parts = [...groups].flatMap(([age, those]) => {
+    const known = [...list.querySelectorAll('h3')].find(({ textContent }) => textContent === age);
+    const group = known?.nextSibling ?? element('ul');
+    arrange(group, those.map(({ id }) => rows.get(id).item));
+    return [known ?? element('h3', { text: age }), group];
+  });
+  const hint = all.length > MOST ? TEXT.older(all.length - MOST) : all.length ? '' : TEXT.noneYet;
+  arrange(list, [...parts, ...(hint ? [element('p', { class: 'hint', text: hint })] : [])]);
+  // A row that has moved, or was made again, has lost the focus.
+  if (held && document.activeElement === document.body) {
+    const { item } = rows.get(held.dataset.id) ?? {};
+    (item?.querySelectorAll('button')[place] ?? item?.querySelector('button'))?.focus({ preventScroll: true });
+  }
+  if (room < Math.min(all.length, MOST)) makeMore();
+}
+
+let isMaking = false;
+
+/** Makes the rest of the rows, a few per frame: the browser lays out all that it finds at once. */
+function makeMore() {
+  if (isMaking) return;
+  isMaking = true;
+  requestAnimationFrame(() => setTimeout(() => {
+    isMaking = false;
+    room += STEP;
+    draw();
+  }));
+}
+
+/** Makes these the children of `parent`, and moves only those that stand elsewhere. */
+function arrange(parent, children) {
+  const wanted = new Set(children);
+  for (const child of [...parent.children]) if (!wanted.has(child)) child.remove();
+  children.forEach((child, at) => {
+    if (parent.children[at] !== child) parent.insertBefore(child, parent.children[at] ?? null);
+  });
 }
 
 const months = new Intl.DateTimeFormat([], { month: 'long', year: 'numeric' });
@@ -114,17 +117,28 @@ function ageOf(at) {
 
 const nameOf = ({ title }) => title || TEXT.untitled;
 
-function row(conversation) {
+/** The row of a conversation: the `known` one if it says the same. */
+function rowOf(conversation, known) {
   const name = nameOf(conversation);
   const isCurrent = conversation.id === chat.current().id;
-  const item = element('li', { class: isCurrent && 'current', 'data-id': conversation.id });
-  item.append(
-    element('button', { type: 'button', class: 'link', dir: 'auto', text: name, title: name, 'aria-current': isCurrent && 'true', 'aria-keyshortcuts': 'F2 Delete', click: () => take(conversation) }),
-    snippet(conversation),
+  const sign = `${conversation.pinned ? 'pinned' : ''} ${name}`;
+  const { item } = known?.sign === sign ? known : { item: row(conversation, name) };
+  if (item.classList.contains('current') !== isCurrent) {
+    item.classList.toggle('current', isCurrent);
+    item.firstChild.ariaCurrent = isCurrent ? 'true' : null;
+  }
+  return { sign, item };
+}
+
+function row({ id, pinned }, name) {
+  const now = () => all.find((one) => one.id === id);
+  const act = (kind, title, label, does, more) => element('button', { type: 'button', class: `link icon ${kind}`, tabindex: '-1', title, 'aria-label': label, click: does, ...more });
+  const item = element('li', { 'data-id': id },
+    element('button', { type: 'button', class: 'link', dir: 'auto', text: name, title: name, 'aria-keyshortcuts': 'F2 Delete', click: () => take(now()) }),
     element('span', { class: 'acts' },
-      element('button', { type: 'button', class: 'link icon pen', tabindex: '-1', title: TEXT.rename, 'aria-label': TEXT.renameOf(name), click: () => rename(conversation, item) }),
-      element('button', { type: 'button', class: 'link icon bin', tabindex: '-1', title: TEXT.delete, 'aria-label': TEXT.deleteOf(name), click: () => remove(conversation) }),
-      element('button', { type: 'button', class: 'link icon pin', tabindex: '-1', 'aria-pressed': conversation.pinned ? 'true' : 'false', title: TEXT.pin, 'aria-label': TEXT.pinOf(name), click: () => pin(conversation) })));
+      act('pen', TEXT.rename, TEXT.renameOf(name), () => rename(now(), item)),
+      act('bin', TEXT.delete, TEXT.deleteOf(name), () => remove(now())),
+      act('pin', TEXT.pin, TEXT.pinOf(name), () => pin(now()), { 'aria-pressed': pinned ? 'true' : 'false' })));
   return item;
 }
 
@@ -145,24 +159,11 @@ function followKeys(event) {
   act();
 }
 
-/** The search's match in the messages, with some words around it. */
-function snippet({ title, turns }) {
-  const wanted = byId('search').value.trim().toLowerCase();
-  if (!wanted || title?.toLowerCase().includes(wanted)) return '';
-  const text = turns.flatMap(({ question, answer }) => [question, answer]).find((one) => one?.toLowerCase().includes(wanted));
-  const at = text?.toLowerCase().indexOf(wanted) ?? -1;
-  // Lower case may have another length in some languages.
-  if (at < 0) return '';
-  const end = at + wanted.length;
-  return element('span', { class: 'snippet', dir: 'auto' }, `${at > 30 ? '…' : ''}${text.slice(Math.max(0, at - 30), at)}`,
-    element('mark', { text: text.slice(at, end) }), text.slice(end, end + 60));
-}
-
 async function pin(conversation) {
-  const { pinned } = await chat.change(conversation, (latest) => { latest.pinned = !latest.pinned; });
-  await showList();
-  if (!hasMovedOn()) actOf(found().findIndex(({ id }) => id === conversation.id), 2)?.focus();
-  announce((pinned ? TEXT.pinnedNow : TEXT.unpinned)(nameOf(conversation)));
+  const latest = await chat.change(conversation, (one) => { one.pinned = !one.pinned; });
+  await showList(latest);
+  if (!hasMovedOn()) actOf(latest.id, 2)?.focus();
+  announce((latest.pinned ? TEXT.pinnedNow : TEXT.unpinned)(nameOf(conversation)));
 }
 
 async function take(conversation) {
@@ -181,9 +182,11 @@ function hasMovedOn(from = null) {
 function rename(conversation, item) {
   const field = element('input', { type: 'text', value: conversation.title, 'aria-label': TEXT.newName(nameOf(conversation)), maxlength: 200 });
   const end = async () => {
+    // The form stands in the row, so the row is made again.
+    rows.delete(conversation.id);
     renaming = null;
     await showList();
-    if (!hasMovedOn()) actOf(found().findIndex(({ id }) => id === conversation.id), 0)?.focus();
+    if (!hasMovedOn()) actOf(conversation.id, 0)?.focus();
   };
   const save = async (event) => {
     event.preventDefault();
@@ -210,7 +213,7 @@ function rename(conversation, item) {
 
 /** Deletes at once, since it can be undone. */
 async function remove(conversation) {
-  const place = found().findIndex(({ id }) => id === conversation.id);
+  const place = all.findIndex(({ id }) => id === conversation.id);
   const kept = (await conversations.one(conversation.id)) ?? conversation;
   await conversations.delete(conversation.id);
   const wasOpen = conversation.id === chat.current().id;
@@ -218,21 +221,24 @@ async function remove(conversation) {
   const undo = button(TEXT.undo, async () => {
     shown.remove();
     await conversations.put(kept);
-    await (wasOpen ? chat.open(kept) : showList());
+    if (wasOpen) await chat.open(kept);
+    await showList();
     announce(TEXT.restored(nameOf(kept)));
     if (!hasMovedOn()) byId('chat-text').focus();
   });
   const shown = notice(TEXT.deleted(nameOf(kept), waits), undo, 'deleted');
   if (wasOpen) await chat.open(chat.fresh());
   await showList();
-  if (!hasMovedOn()) (actOf(Math.min(place, found().length - 1), 1) ?? byId('new-conversation')).focus();
+  if (!hasMovedOn()) (actOf(all[Math.min(place, all.length - 1)]?.id, 1) ?? byId('new-conversation')).focus();
 }
 
-/** An action of the row at this place: 0 renames, 1 deletes, 2 pins. */
-function actOf(place, which) {
-  const rows = byId('conversations').getElementsByTagName('li');
-  if (place >= rows.length) makeRest();
-  return rows[place]?.querySelector('.acts')?.children[which];
+/** An action of a conversation's row: 0 renames, 1 deletes, 2 pins. */
+function actOf(id, which) {
+  if (id && !rows.has(id)) {
+    room = MOST;
+    draw();
+  }
+  return rows.get(id)?.item.querySelector('.acts')?.children[which];
 }
 
 // Export as JSON or Markdown, and import of JSON.

@@ -1,12 +1,12 @@
 /** One conversation: buys answers, settles and shows them, and keeps older versions of edited messages. */
 
 import { canAskAgain, commit, draft, follow, keepsKey, serverRemembers, whenSettled } from '../core/buying.js';
-import { announce, button, byId, clearReadOut, copyButton, element, notice, readOut } from '../core/dom.js';
+import { announce, byId, clearReadOut, readOut } from '../core/dom.js';
 import { price } from '../core/format.js';
-import { complete, prose } from '../core/markdown.js';
-import { problemCard, spoken } from '../core/problems.js';
+import { spoken } from '../core/problems.js';
 import { choice, conversations, purchases, whenChangedElsewhere } from '../core/store.js';
-import { TEXT } from './chat.js';
+import { TEXT } from './strings.js';
+import { draw, retryIn, tick, wordsOf } from './turns.js';
 
 /**
  * A turn: `{key, question, answer, model, costMicros, at, ledger, state, problem}`, its state that of its purchase
@@ -25,7 +25,10 @@ let editing = null;
 
 const sentAt = new Map();
 
-/** `view`: `{catalog, picked(), write(text), showList(), changed(), pickModel(choose)}`; `changed` is called after each drawing. */
+/**
+ * `view`: `{catalog, picked(), write(text), showList(conversation), changed(), pickModel(choose), waysOut(model, buy)}`; `changed` is called
+ * after each drawing, `waysOut` returns what can be done if the budget does not cover a model.
+ */
 export function start(view) {
   ({ catalog } = view);
   composer = view;
@@ -103,21 +106,24 @@ async function buyTurn(conversation, question, model, instead = null) {
     at: record.at, ledger: null, state: WAITING, problem: null,
   };
   if (!conversation.turns.length) choice.set('new-system', '');
-  await change(conversation, (latest) => {
-    if (latest.turns.some((one) => one.key === turn.key)) return;
-    setAside(latest, latest.turns.findIndex((one) => one.key === instead));
-    latest.turns.push(turn);
-    latest.title ||= [...question.trim().split('\n', 1)[0]].slice(0, 60).join('');
-    latest.at = record.at;
+  const latest = await change(conversation, (one) => {
+    if (one.turns.some(({ key }) => key === turn.key)) return;
+    setAside(one, one.turns.findIndex(({ key }) => key === instead));
+    one.turns.push(turn);
+    one.title ||= [...question.trim().split('\n', 1)[0]].slice(0, 60).join('');
+    one.at = record.at;
   });
   show();
   bringIntoView();
   announce(TEXT.sent(model.id));
-  void composer.showList();
+  void composer.showList(latest);
   sentAt.set(record.key, Date.now());
-  await commit(record);
+  await buy(record);
   sentAt.delete(record.key);
 }
+
+/** Sends a purchase, and shows how long the page waits before it tries again. */
+const buy = (record, how = {}) => commit(record, { ...how, onRetry: ({ code }, seconds) => retryIn(record.key, seconds, code === 'connection_lost') });
 
 /** Moves the turns from this place on to an older version. One of refusals only is dropped. */
 function setAside(conversation, from) {
@@ -170,7 +176,7 @@ async function settle(record) {
   const conversation = await changeTurn(before, record.key, news);
   const turn = everyTurn(conversation).find((one) => one.key === record.key);
   if (!turn) return;
-  void composer.showList();
+  void composer.showList(conversation);
   if (conversation.id !== current.id) return announce(TEXT.receivedElsewhere(conversation.title));
   show(turn);
   if (turn === conversation.turns.at(-1)) bringIntoView();
@@ -251,7 +257,7 @@ function show(news = null) {
   for (const id of ['keep', 'new-here']) byId(id).hidden = everyTurn(current).length === 0;
   byId('chat-stop').hidden = !waiting();
   composer.changed();
-  draw(news?.key);
+  draw(current, { editing, elsewhere, offers, versions, modelOf, usual }, news?.key);
   tick();
 }
 
@@ -293,13 +299,14 @@ function offers(turn) {
     show();
     if (!record) return;
     announce(text);
-    await commit(record, how);
+    await buy(record, how);
   };
   if (turn.state === 'done') return { edit: rewrite, again, other };
   if (turn.state === WAITING || turn.state === 'left') return {};
   const same = () => send({}, TEXT.checking);
   const atRisk = () => send({ atRisk: true }, TEXT.sentAgain(turn.model));
-  if (turn.state !== 'unknown' || turn.problem.code === 'untraceable') return { edit: rewrite, again };
+  const offered = { edit: rewrite, again, ...(turn.problem?.code === 'budget_exhausted' && composer.waysOut(modelOf(turn), repeat)) };
+  if (turn.state !== 'unknown' || turn.problem.code === 'untraceable') return offered;
   return canAskAgain({ ...turn, kind: 'chat' }) ? { same } : { atRisk };
 }
 
@@ -319,143 +326,4 @@ async function reconcile(turn) {
   const record = await purchases.one(turn.key);
   if (!record) Object.assign(turn, UNTRACEABLE);
   else if (!['draft', 'intent', 'sent'].includes(record.state)) Object.assign(turn, newsOf(record));
-}
-
-// The turns as they are shown: each question, its answer or problem, and their actions.
-
-/** Longer questions are folded at first. */
-const LONG = 1200;
-
-/** The list's items by slot: `{sign, item}`. Only changed ones are rebuilt, so that focus and selection stay. */
-let shown = new Map();
-let drawn = null;
-
-/** Brings the list to the state of the conversation. `news`: the key of the turn that has just changed. */
-function draw(news) {
-  const before = drawn === current.id ? shown : new Map();
-  drawn = current.id;
-  shown = new Map();
-  const item = (slot, facts, make) => {
-    const sign = JSON.stringify(facts);
-    const known = before.get(slot);
-    const made = known?.sign === sign ? known.item : make();
-    shown.set(slot, { sign, item: made });
-    return made;
-  };
-  let after = null;
-  const items = current.turns.flatMap((turn) => {
-    const { key, state, problem, answer: text } = turn;
-    const offered = offers(turn);
-    const isEdited = editing === key;
-    const others = versions(after);
-    after = key;
-    return [
-      item(`question ${key}`, [Boolean(offered.edit), isEdited, others.ids], () => question(turn, offered, isEdited, others)),
-      item(`answer ${key}`, [state, problem, text?.length, Object.keys(offered), elsewhere.has(key)], () => answer(turn, offered, news)),
-    ];
-  });
-  // Older versions of what is not there any more.
-  const rest = versions(after);
-  const list = byId('turns');
-  if (rest.ids.length) items.push(item(`rest ${after}`, rest.ids, () => element('li', { class: 'mine' }, switcher(rest))));
-  items.forEach((one, place) => {
-    if (list.children[place] !== one) list.insertBefore(one, list.children[place] ?? null);
-  });
-  while (list.children.length > items.length) list.lastChild.remove();
-}
-
-function tick() {
-  for (const clock of byId('turns').querySelectorAll('.waited')) {
-    const seconds = Math.max(0, Math.round((Date.now() - Number(clock.dataset.since)) / 1000));
-    clock.textContent = TEXT.waited(seconds, clock.dataset.usual);
-  }
-}
-
-/** Returns the words of a shown answer, without its buttons and Markdown signs. */
-function wordsOf(key) {
-  const whole = shown.get(`answer ${key}`)?.item.querySelector('.prose');
-  if (!whole) return '';
-  complete(whole);
-  const words = whole.cloneNode(true);
-  for (const one of words.querySelectorAll('button')) one.remove();
-  for (const block of words.querySelectorAll('p, li, th, td, pre, h3, h4, h5, h6')) block.append('\n');
-  return words.textContent;
-}
-
-// A browser loads its voices once they are first asked for.
-globalThis.speechSynthesis?.getVoices();
-
-/** Reads an answer aloud, or stops reading. Uses only voices of this device: others send the text to their maker. */
-function readAloud(key) {
-  const isReading = speechSynthesis.speaking;
-  speechSynthesis.cancel();
-  if (isReading) return;
-  const voices = speechSynthesis.getVoices().filter(({ localService }) => localService);
-  if (!voices.length) return void notice(TEXT.noVoice, null, 'voice');
-  const speech = new SpeechSynthesisUtterance(wordsOf(key));
-  speech.voice = voices.find(({ lang }) => lang.startsWith(navigator.language.slice(0, 2))) ?? voices[0];
-  speechSynthesis.speak(speech);
-}
-
-const act = (text, does, kind = 'link small') => button(text, does, kind);
-
-function question(turn, { edit: rewrite }, isEdited, others) {
-  const text = element('p', { class: 'plain', dir: 'auto', text: turn.question });
-  const foot = element('footer', {}, others.ids.length > 1 ? switcher(others) : null, copyButton(() => turn.question), rewrite && act(TEXT.edit, rewrite));
-  if (turn.question.length > LONG) {
-    text.classList.add('folded');
-    const more = act(TEXT.showAll, () => {
-      more.textContent = text.classList.toggle('folded') ? TEXT.showAll : TEXT.showLess;
-    });
-    foot.prepend(more);
-  }
-  return element('li', { class: isEdited ? 'mine edited' : 'mine', 'data-key': turn.key },
-    element('article', { 'aria-label': isEdited ? TEXT.youEdited : TEXT.you }, text, foot));
-}
-
-/** `‹ 2/3 ›`: the versions of a message, with what followed each. */
-function switcher({ ids, place, show: switchTo }) {
-  const step = (by, text, name) => element('button', {
-    type: 'button', class: 'link small', text, 'aria-label': name, 'data-step': by,
-    'aria-disabled': ids[place + by] === undefined && 'true', click: () => ids[place + by] !== undefined && switchTo(ids[place + by], by),
-  });
-  return element('span', { class: 'versions', role: 'group', 'aria-label': TEXT.versions },
-    step(-1, '‹', TEXT.previousVersion),
-    element('span', { 'aria-label': TEXT.versionOf(place + 1, ids.length), role: 'img', text: `${place + 1}/${ids.length}` }),
-    step(1, '›', TEXT.nextVersion));
-}
-
-function answer(turn, offers, news) {
-  const body = element('article', { 'aria-label': turn.model, 'aria-busy': turn.state === 'sent' && 'true' });
-  const again = price(modelOf(turn).price_micros);
-  const cost = turn.state === 'refused' ? '' : ` · ${price(turn.costMicros)}`;
-  const foot = (...more) => element('footer', {}, element('span', { text: `${turn.model}${cost}` }), when(turn), ...more);
-  if (turn.state === 'done') {
-    body.append(prose(turn.answer), foot(copyButton(() => turn.answer),
-      globalThis.speechSynthesis && act(TEXT.readAloud, () => readAloud(turn.key)),
-      offers.again && act(TEXT.again(again), offers.again), offers.other && act(TEXT.otherModel, offers.other)));
-  } else if (turn.state === 'sent') {
-    body.append(elsewhere.has(turn.key) ? element('p', { class: 'pending', text: TEXT.elsewhere }) : pending(turn));
-  } else if (turn.state === 'left') {
-    body.append(element('p', { class: 'pending still', text: TEXT.stopped }));
-  } else {
-    body.append(problemCard(turn.problem, offers, { fresh: news === turn.key, priceText: again, cost: price(turn.costMicros) }), foot());
-  }
-  return element('li', { class: 'theirs' }, body);
-}
-
-function pending({ model, at }) {
-  const time = usual(model);
-  return element('div', { class: 'waiting-answer' },
-    element('p', { class: 'pending', text: TEXT.answering(model) }),
-    element('p', { class: 'waited', 'aria-hidden': 'true', 'data-since': at, 'data-usual': time ? Math.max(1, Math.round(time / 1000)) : '' }),
-    element('div', { class: 'skeleton', 'aria-hidden': 'true' }, element('span'), element('span'), element('span')));
-}
-
-function when({ at, took }) {
-  const time = new Date(at);
-  return element('time', {
-    datetime: time.toISOString(), title: took > 0 ? TEXT.tookAt(time.toLocaleString(), Math.max(1, Math.round(took / 1000))) : time.toLocaleString(),
-    text: time.toLocaleTimeString([], { hour: 'numeric', minute: '2-digit' }),
-  });
 }

@@ -26,6 +26,7 @@ const KINDS = {
   sql: kind(/--[^\n]*|\/\*[\s\S]*?(?:\*\/|$)/, [STRING], WORDS.sql, 'i'),
   data: kind(/(?<!\S)#[^\n]*|\/\/[^\n]*/, [STRING], WORDS.data),
   css: kind(/\/\*[\s\S]*?(?:\*\/|$)/, [STRING], WORDS.css),
+  diff: /(?<comment>^(?:@@|diff |index |--- |\+\+\+ ).*)|(?<inserted>^\+.*)|(?<deleted>^-.*)/gm,
   markup: new RegExp(`(?<comment><!--[\\s\\S]*?(?:-->|$))|(?<keyword></?[a-zA-Z][\\w:-]*|/?>)|(?<string>"[^"<>]*"|'[^'<>]*')`, 'g'),
 };
 
@@ -33,7 +34,7 @@ const LANGUAGES = {
   c: 'c h cpp c++ cc cs csharp dart go java javascript js jsx kotlin kt mjs php rust rs scala swift ts tsx typescript zig',
   python: 'python py', ruby: 'ruby rb elixir', shell: 'bash sh shell zsh console dockerfile make makefile',
   sql: 'sql postgresql mysql sqlite', data: 'json json5 jsonc yaml yml toml ini conf properties', css: 'css scss less',
-  markup: 'html xml svg vue svelte xhtml',
+  markup: 'html xml svg vue svelte xhtml', diff: 'diff patch',
 };
 const KIND_OF = new Map(Object.entries(LANGUAGES).flatMap(([name, all]) => all.split(' ').map((language) => [language, KINDS[name]])));
 

@@ -11,7 +11,16 @@ export const STEP = 5;
 const LONGEST_ADDRESS = 2048;
 const LOOK_BACK = 16;
 
-const PIECE = /\\[!-/:-@[-`{-~]|\$\$?|`+|\*+|_+|~~|!?\[|\]|<(?:https?:\/\/|mailto:)[^\s<>]+>|https?:\/\/|\\?\n| +\n?|[^\\`*_~![\]<hH $\n]+|[\s\S]/gy;
+const PIECE = /\\[!-/:-@[-`{-~]|\$\$?|`+|\*+|_+|~~|!?\[|\]|<(?:https?:\/\/|mailto:)[^\s<>]+>|<\/?[a-z]{1,6} ?\/?>|&(?:#\d{1,7}|#x[\da-f]{1,6}|[a-z]{2,8}\d?);|https?:\/\/|\\?\n| +\n?|[^\\`*_~![\]<&hH $\n]+|[\s\S]/giy;
+/** The tags that models write within Markdown. Other tags, and all with attributes, stay text. */
+const TAG = /^<(\/?)(br|sub|sup|kbd|b|strong|i|em|u|s|del|ins|mark|small|code)( ?\/?)>$/i;
+/** The entities that models write: each name and its character. */
+const ENTITIES = new Map(Array.from(`lt < gt > amp & quot " apos ' mdash — ndash – hellip … lsquo ‘ rsquo ’ ldquo “ rdquo ” laquo « raquo » bull •
+  middot · times × divide ÷ minus − plusmn ± deg ° le ≤ ge ≥ ne ≠ asymp ≈ infin ∞ radic √ sum ∑ larr ← rarr → uarr ↑ darr ↓ harr ↔ rArr ⇒ check ✓
+  euro € pound £ yen ¥ cent ¢ copy © reg ® trade ™ sect § frac12 ½ frac14 ¼ sup2 ² sup3 ³ alpha α beta β gamma γ delta δ Delta Δ lambda λ mu μ
+  micro µ pi π sigma σ phi φ omega ω Omega Ω`.matchAll(/(\w+) (\S)/g), ([, name, sign]) => [name, sign]).concat([['nbsp', '\u00a0']]));
+/** A picture within the answer itself: nothing is fetched. SVG is none, as it can hold a page. */
+const PICTURE = /data:image\/(?:png|jpeg|gif|webp);base64,[A-Za-z\d+/]+={0,2}/y;
 
 /**
  * The nodes of a run of text. One pass from left to right: `out` holds what is done, and an end mark wraps what follows its start mark.
@@ -50,11 +59,32 @@ function take(run, piece, at) {
   if (piece === '[' || piece === '![') return void brackets.push(out.push(words(piece)) - 1);
   if (piece === ']') return closeBracket(run, at);
   if (/^<?(?:https?:\/\/|mailto:.)/i.test(piece)) return autolink(run, piece, at);
+  if (first === '<' && piece.length > 2) return tag(run, piece);
+  if (first === '&' && piece.length > 2) return void out.push(words(character(piece)));
   if (piece === '\\\n' || /^ {2,}\n$/.test(piece)) return void out.push({ node: element('br'), depth: 1 });
   return void out.push(words(first === '\\' && piece.length === 2 ? piece[1] : piece));
 }
 
 const words = (text) => ({ text, depth: 0 });
+
+/** An end tag wraps what follows the nearest start tag of its name. A tag without a partner stays text. */
+function tag(run, piece) {
+  const [, ends, written] = TAG.exec(piece) ?? [];
+  const name = written?.toLowerCase();
+  if (name === 'br') return void run.out.push({ node: element('br'), depth: 1 });
+  const places = name && (run.marks[name] ??= []);
+  if (name && !ends) return void places.push(run.out.push(words(piece)) - 1);
+  const from = places?.pop();
+  if (from === undefined || !wrap(run, from + 1, element(name))) return void run.out.push(words(piece));
+  run.out.splice(from, 1);
+}
+
+/** The character that an entity such as `&nbsp;` or `&#160;` stands for; an unknown one stays text. */
+function character(entity) {
+  if (entity[1] !== '#') return ENTITIES.get(entity.slice(1, -1)) ?? entity;
+  const code = Number.parseInt(entity.replace(/^&#x/i, '0x').replace(/^&#/, ''));
+  return code && code <= 0x10ffff && !(code >= 0xd800 && code <= 0xdfff) ? String.fromCodePoint(code) : '\ufffd';
+}
 
 const ENDS = { '$': '$', '$$': '$$', '\\(': '\\)', '\\[': '\\]' };
 
@@ -167,6 +197,12 @@ function wrap({ out, brackets, marks }, from, node) {
 function closeBracket(run, at) {
   const { text, out, brackets } = run;
   const from = brackets.pop();
+  const shown = from !== undefined && out[from].text === '![' && picture(text, at + 2, out.slice(from + 1));
+  if (shown) {
+    out.splice(from, Infinity, { node: shown.node, depth: 1 });
+    for (const places of Object.values(run.marks)) while (places.at(-1) >= from) places.pop();
+    return shown.next;
+  }
   const target = from !== undefined && text[at + 1] === '(' ? destination(text, at + 2) : null;
   const link = target && anchor(target.address);
   if (!link) return void out.push(words(']'));
@@ -178,6 +214,15 @@ function closeBracket(run, at) {
   // No link stands in a link, so what was open around this one cannot become one.
   if (holder === link) brackets.length = 0;
   return target.next;
+}
+
+/** `data:image/png;base64,…)` from here, as a picture that is named by these parts; null if it is not that. */
+export function picture(text, from, parts) {
+  PICTURE.lastIndex = from;
+  const [address] = PICTURE.exec(text) ?? [];
+  if (!address || text[from + address.length] !== ')') return null;
+  const alt = parts.map(({ node, text: part }) => node?.textContent ?? part).join('');
+  return { node: element('img', { src: address, alt, decoding: 'async' }), next: from + address.length + 1 };
 }
 
 /** `address "title")` from here, with balanced parentheses; null when it is not that. */

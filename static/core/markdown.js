@@ -1,7 +1,7 @@
 /** Turns Markdown into DOM nodes. Never markup strings: what a model wrote cannot become code here. */
 
 import { button, copyButton, element, fill } from './dom.js';
-import { DEEPEST, LONGEST_FORMULA, STEP, inline as inlineNodes, math } from './inline.js';
+import { DEEPEST, LONGEST_FORMULA, STEP, inline as inlineNodes, math, picture } from './inline.js';
 
 const TEXT = {
   code: 'Code',
@@ -14,6 +14,7 @@ const TEXT = {
   footnotes: 'Footnotes',
   footnote: (number) => `Footnote ${number}`,
   back: 'Back to the text',
+  callouts: { note: 'Note', tip: 'Tip', important: 'Important', warning: 'Warning', caution: 'Caution' },
 };
 
 const LONGEST = 200 * 1024;
@@ -30,6 +31,8 @@ const AT_ONCE = 40;
 const LINE = 25;
 /** What follows more elements in one list, quote or footnote is plain text. */
 const MOST = 4000;
+/** Longer cells of a table keep some width. In characters. */
+const ROOMY = 24;
 /** Longer code is folded at first. In lines. */
 const LONG_CODE = 40;
 
@@ -38,9 +41,6 @@ const LONG_CODE = 40;
  * made, and were when the block began.
  */
 let current = null;
-
-/** The steps that remain of answers that are not complete yet. */
-const unfinished = new WeakMap();
 
 /** An answer: each block in its own direction, and no heading level skipped. A long one is completed in steps, so that the page never stalls. */
 export function prose(text) {
@@ -51,23 +51,12 @@ export function prose(text) {
     if (done) return made;
     read = value;
   }
-  made.classList.add('long');
-  unfinished.set(made, steps);
   const goOn = () => {
     const end = performance.now() + STEP;
-    while (unfinished.has(made) && made.isConnected) {
-      if (performance.now() > end) return void setTimeout(goOn);
-      if (steps.next().done) unfinished.delete(made);
-    }
+    while (made.isConnected && !steps.next().done) if (performance.now() > end) return void setTimeout(goOn);
   };
   setTimeout(goOn);
   return made;
-}
-
-export function complete(made) {
-  const steps = unfinished.get(made);
-  unfinished.delete(made);
-  while (steps && !steps.next().done);
 }
 
 export function render(text) {
@@ -137,6 +126,8 @@ const FENCE = /^ {0,3}(`{3,64}|~{3,64})([^`]*)$/;
 const HEADING = /^ {0,3}(#{1,6})(?: (.*)|)$/s;
 const RULE = /^ {0,3}(?:(?:\* *){3,}|(?:- *){3,}|(?:_ *){3,})$/;
 const QUOTE = /^ {0,3}> ?/;
+const CALLOUT = /^\[!(note|tip|important|warning|caution)\] *$/i;
+const IMAGE = /^ {0,3}!\[([^\]\n]{0,400})\]\((?=data:)/;
 const ITEM = /^( *)([-*+]|\d{1,9}[.)])(?: +(.*)|)$/s;
 const TASK = /^\[([ xX])\] +/;
 const NOTE = /^ {0,3}\[\^([^\]\s]{1,40})\]: *(.*)$/s;
@@ -147,7 +138,7 @@ const DIVIDER = /^\|?(?: *:?-+:? *\|)* *:?-+:?(?: *\|)?$/;
  * Each reader yields `[nodes, next line]` of each piece of the block at the line `at`, or nothing if the block is not of its kind.
  * Where it may pause, it yields null.
  */
-const READERS = [fence, mathBlock, heading, rule, quote, footnote, list, table, paragraph];
+const READERS = [fence, mathBlock, image, heading, rule, quote, footnote, list, table, paragraph];
 
 const isFull = () => current.made - current.begun > MOST;
 const isPlain = (depth) => depth >= DEEPEST || isFull();
@@ -327,12 +318,22 @@ function* rule(lines, at) {
   if (RULE.test(lines[at])) yield [[element('hr')], at + 1];
 }
 
+/** A line that is a picture within the answer, however long. */
+function* image(lines, at) {
+  const [start, name] = IMAGE.exec(lines[at]) ?? [];
+  const made = start && picture(lines[at], start.length, [{ text: name }]);
+  if (made && !lines[at].slice(made.next).trim()) yield [[element('p', {}, made.node)], at + 1];
+}
+
 function* quote(lines, at, depth) {
   if (!QUOTE.test(lines[at])) return;
   let next = at;
   while (next < lines.length && (QUOTE.test(lines[next]) || (lines[next].trim() && !interrupts(lines, next)))) next += 1;
   const inner = lines.slice(at, next).map((line) => line.replace(QUOTE, ''));
-  yield [[element('blockquote', {}, yield* blocks(inner, depth + 1))], next];
+  const kind = CALLOUT.exec(inner[0])?.[1].toLowerCase();
+  if (kind) inner.shift();
+  const title = kind && element('p', { class: 'callout-title', text: TEXT.callouts[kind] });
+  yield [[element('blockquote', { class: kind && `callout is-${kind}` }, title, yield* blocks(inner, depth + 1))], next];
 }
 
 function* list(lines, at, depth) {
@@ -434,9 +435,12 @@ const tablePiece = (titles, rows, aligned) => element('div', { class: 'table', t
 function row(line, tag, aligned) {
   const texts = cells(line).slice(0, aligned.length);
   const missing = aligned.length - texts.length;
-  return element('tr', {}, texts.map((text, place) => element(tag, { class: aligned[place], scope: tag === 'th' && 'col' }, inline(text))),
+  return element('tr', {}, texts.map((text, place) => element(tag, { class: cellClass(aligned[place], text), scope: tag === 'th' && 'col' }, inline(text))),
     missing ? element(tag, { class: aligned[texts.length], colspan: missing > 1 && missing }) : null);
 }
+
+/** A column of sentences keeps a readable width; one of short words does not need it. */
+const cellClass = (aligned, text) => [aligned, text.length > ROOMY && 'roomy'].filter(Boolean).join(' ') || null;
 
 function cells(line) {
   const found = [''];

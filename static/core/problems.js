@@ -5,7 +5,8 @@ import { announce, button, element, twice } from './dom.js';
 /**
  * The sentence of each problem, and its next step: `again` buys (`retry`: at two presses), `same` asks for the first purchase's
  * answer with its own key, `atRisk` sends that key although the service may have forgotten it, `edit` puts the text
- * back, `drop` removes it from the list.
+ * back, `drop` removes it from the list. Where the budget is short, `cheaper` buys from another model and `more` asks
+ * an admin, as their `label`s say.
  */
 const PROBLEMS = {
   offline: ['You are offline, so nothing was sent.', 'again'],
@@ -124,7 +125,7 @@ export function problemCard(problem, offers = {}, { fresh = false, priceText = '
 /** The offers to show. A second purchase is none of them while the first one may have gone through. */
 function wanted(problem, best, all) {
   const isOpen = problem.charged !== 'no';
-  const order = [isOpen && 'same', isOpen && 'atRisk', best, 'edit', 'retry', 'again', 'drop'];
+  const order = [isOpen && 'same', isOpen && 'atRisk', 'cheaper', best, 'edit', 'retry', 'again', 'more', 'drop'];
   const isToSettle = isOpen && (all.same ?? all.atRisk);
   return [...new Set(order)].filter((offer) => all[offer]
     && !(isToSettle && ['edit', 'again'].includes(offer)) && !(offer === 'again' && problem.code === 'invalid_request'));
@@ -134,6 +135,7 @@ function offerButton(offer, act, problem, { priceText, cost }) {
   if (offer === 'atRisk') return twice(`${TEXT.atRisk} · ${cost}`, TEXT.payTwice(cost), act);
   if (offer === 'same' && problem.code === 'unsent') return twice(`${TEXT.unsent} · ${cost}`, TEXT.spend(cost), act);
   if (offer === 'retry') return twice(`${TEXT.again} · ${cost}`, TEXT.spend(cost), act);
+  if (act.label) return button(act.label, act);
   const label = offer === 'again' && (priceText || cost) ? `${TEXT.again} · ${priceText || cost}` : TEXT[offer];
   const made = button(label, act);
   return ['edit', 'reload', 'drop'].includes(offer) ? made : countdown(made, label, problem);

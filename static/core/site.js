@@ -9,15 +9,20 @@ const SIGNED_OUT = ['missing_credentials', 'invalid_credentials'];
 
 /** What the caller can still spend, in micro-dollars: the least of its budgets and the balance. Infinity while it is not known. */
 let spendable = Infinity;
+let asks = false;
 const watchers = [];
 
 export const canSpend = () => spendable;
 
+/** Whether the caller can ask an admin for more budget. */
+export const mayAsk = () => asks;
+
 /** Calls `changed()` when {@link canSpend} has changed. */
 export const whenCanSpend = (changed) => watchers.push(changed);
 
-export function learnFunds({ balance, budgets }) {
+export function learnFunds({ balance, budgets, may_ask: may }) {
   const before = spendable;
+  asks = Boolean(may);
   spendable = Math.min(balance?.amount_micros ?? Infinity, ...budgets.map((budget) => budget.left_micros));
   if (spendable !== before) for (const changed of watchers) changed();
 }

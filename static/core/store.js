@@ -20,6 +20,9 @@ export const purchases = shelf('purchases');
 export const jobs = shelf('jobs');
 
 let owner = '', channel = null;
+/** How often other tabs have written, and the shelves that are held whole: reading many conversations again takes long. */
+let written = 0;
+const whole = new Set();
 
 /**
  * Keeps the records of `whose` (`member:ann`) from now on, apart from those of everyone else: a database, drafts and
@@ -29,6 +32,10 @@ export function keepFor(whose) {
   owner = whose;
   // Tells this person's other tabs that something of a shelf has changed.
   channel = new BroadcastChannel(own(NAME));
+  channel.addEventListener('message', ({ data }) => {
+    written += 1;
+    whole.delete(data);
+  });
 }
 
 /** Whether only their address distinguishes callers: an address is not one person. */
@@ -96,6 +103,8 @@ function shelf(name) {
       held.set(keyOf(record), record);
       try {
         await transact(name, 'readwrite', (rows) => rows.put(record));
+        // Reading all may have brought the version before back meanwhile.
+        held.set(keyOf(record), record);
         unsaved.delete(keyOf(record));
         tell(name, true);
         return true;
@@ -135,11 +144,15 @@ function shelf(name) {
       held.delete(key);
       unsaved.delete(key);
       await transact(name, 'readwrite', (rows) => rows.delete(key)).catch(unkept);
+      held.delete(key);
       channel.postMessage(name);
     },
     async all() {
-      const kept = await transact(name, 'readonly', (rows) => rows.getAll()).catch(() => null);
+      const before = written;
+      const kept = whole.has(name) ? null : await transact(name, 'readonly', (rows) => rows.getAll()).catch(() => null);
       if (!kept) return [...held.values()];
+      // Purchases are always read again: another tab may be buying.
+      if (name === 'conversations' && written === before) whole.add(name);
       for (const key of held.keys()) if (!unsaved.has(key)) held.delete(key);
       for (const record of kept) if (!unsaved.has(keyOf(record))) held.set(keyOf(record), record);
       return [...held.values()];

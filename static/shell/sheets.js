@@ -5,8 +5,8 @@ import { price } from '../core/format.js';
 import { choice, conversations } from '../core/store.js';
 
 const TEXT = {
-  palette: 'Go to …',
-  field: 'Type a view, a conversation, a model or an action',
+  palette: 'Search or go to …',
+  field: 'Search, or type where to go',
   results: 'Results',
   none: 'No matches.',
   found: (count) => (count === 1 ? '1 result' : `${count} results`),
@@ -41,7 +41,7 @@ const TEXT = {
     [['Ctrl K'], 'Go to a view, a conversation or an action (⌘K on a Mac)'],
     [['1', '…'], 'Go to the first view, the second, …'],
     [['N'], 'Start a new conversation'],
-    [['/'], 'Search your conversations; in an empty message: find a prompt'],
+    [['/'], 'Search; in an empty message: find a prompt'],
     [['?'], 'Show this list'],
     [['Enter'], 'Send the message'],
     [['Shift Enter'], 'Start a new line in the message'],
@@ -54,7 +54,11 @@ const TEXT = {
   ],
 };
 
-const MAX_RESULTS = 100;
+const MAX_RESULTS = 30;
+/** For how long the texts to search are prepared at a time, in milliseconds. */
+const STEP = 8;
+/** How much of a text is shown before and after the words that were found in it. */
+const AROUND = [30, 90];
 
 const MAX_PROMPTS = 100;
 
@@ -90,7 +94,10 @@ export function noteUse(id) {
 
 const lately = () => choice.list('chat-lately');
 
-/** Opens a list of entries, `{kind, name, act, icon?, note?, group?, side?}`, to search and choose from. `more()` resolves to further entries. */
+/**
+ * Opens a list of entries, `{kind, name, act, icon?, note?, text?, group?, side?}`, to search and choose from. `text` is only searched; what
+ * is found there stands below the others, with the words around it. `more()` resolves to further entries.
+ */
 async function choose({ title, hint, label = title, none: nothing = TEXT.none, kind = 'palette' }, all, more = null) {
   const field = element('input', {
     type: 'text', role: 'combobox', placeholder: hint, autocomplete: 'off', spellcheck: 'false', dir: 'auto',
@@ -114,10 +121,16 @@ async function choose({ title, hint, label = title, none: nothing = TEXT.none, k
   };
   const option = (entry, place) => element('div', { id: `palette-${place}`, role: 'option', 'data-model': entry.model, class: entry.isCurrent && 'current', click: () => take(entry) },
     entry.icon && icon(entry.icon), element('span', { text: entry.name }), element('span', { class: 'hint', text: entry.side ?? entry.kind }),
-    entry.note && element('span', { class: 'note', text: entry.note }));
+    entry.note && element('span', { class: 'note', text: entry.note }), snippet(entry, wanted));
+  let wanted = [];
   const draw = () => {
-    const wanted = field.value.toLowerCase().split(/\s+/).filter(Boolean);
-    shown = all.filter(({ name, kind: what, note }) => wanted.every((word) => `${what} ${name} ${note ?? ''}`.toLowerCase().includes(word))).slice(0, MAX_RESULTS);
+    wanted = field.value.toLowerCase().split(/\s+/).filter(Boolean);
+    const [named, told] = [[], []];
+    for (const entry of all) {
+      if (isNamed(entry, wanted)) named.push(entry);
+      else if (entry.text && wanted.every((word) => lower(entry).includes(word))) told.push(entry);
+    }
+    shown = [...named, ...told].slice(0, MAX_RESULTS);
     at = Math.max(shown.findIndex(({ isCurrent }) => isCurrent), 0);
     none.hidden = shown.length > 0;
     list.hidden = !shown.length;
@@ -157,6 +170,28 @@ async function choose({ title, hint, label = title, none: nothing = TEXT.none, k
   mark();
 }
 
+const isNamed = (entry, wanted) => {
+  const name = `${entry.kind} ${entry.name} ${entry.note ?? ''}`.toLowerCase();
+  return wanted.every((word) => name.includes(word));
+};
+
+/** The text of an entry in lower case, made once. */
+const lower = (entry) => (entry.lower ??= entry.text.toLowerCase());
+
+/** The words that were found in the text of an entry, with some around them; null if its name has them. */
+function snippet(entry, wanted) {
+  if (!entry.text || isNamed(entry, wanted)) return null;
+  const whole = wanted.join(' ');
+  const found = lower(entry).includes(whole) ? whole : wanted.find((word) => !entry.name.toLowerCase().includes(word));
+  const at = lower(entry).indexOf(found);
+  // Lower case may have another length in some languages.
+  const text = lower(entry).length === entry.text.length ? entry.text : lower(entry);
+  const end = at + found.length;
+  const plain = (from, to) => text.slice(Math.max(0, from), to).replace(/[\s#*>`|]+/g, ' ');
+  return element('span', { class: 'note snippet', dir: 'auto' }, at > AROUND[0] ? '… ' : '', plain(at - AROUND[0], at),
+    element('mark', { text: text.slice(at, end) }), plain(end, end + AROUND[1]));
+}
+
 const action = (name, glyph, act) => ({ kind: TEXT.kinds.action, name, icon: glyph, act });
 
 function entries(page) {
@@ -179,12 +214,22 @@ function entries(page) {
   ];
 }
 
+/** The conversations with their texts, prepared in steps. */
 async function kept({ openConversation }) {
-  const all = (await conversations.all()).sort((one, other) => other.at - one.at);
-  return all.map(({ id, title }) => ({
-    kind: TEXT.kinds.conversation, name: title || TEXT.untitled, icon: 'chat',
-    act: () => void openConversation(id),
-  }));
+  const made = [];
+  let end = performance.now() + STEP;
+  for (const { id, title, turns } of (await conversations.all()).sort((one, other) => other.at - one.at)) {
+    const entry = {
+      kind: TEXT.kinds.conversation, name: title || TEXT.untitled, icon: 'chat', act: () => void openConversation(id),
+      text: turns.flatMap(({ question, answer }) => [question, answer ?? '']).join('\n'),
+    };
+    lower(entry);
+    made.push(entry);
+    if (performance.now() < end) continue;
+    await new Promise((done) => { setTimeout(done); });
+    end = performance.now() + STEP;
+  }
+  return made;
 }
 
 /** The prompts that this browser keeps, and what can be done with them. */

@@ -86,7 +86,7 @@ function draw({ rows, total, saved, days, budgets, mayAsk }) {
     aboutDays(() => void load()));
 }
 
-function askForMore() {
+export function askForMore() {
   askFor({
     title: TEXT.ask, about: TEXT.aboutAsk, label: TEXT.ask, fields: [amountField('amount'), { name: 'reason', label: TEXT.reason, dir: 'auto' }],
     send: (request) => post('/bff/budget-requests', request), done: () => notice(TEXT.asked),

@@ -218,7 +218,7 @@ mod long {
             "#views a[aria-current]",
             ".problem",
             ".problem button",
-            ".mine .plain",
+            ".bubble",
             ".badge",
         ] {
             let border =

@@ -7,13 +7,12 @@ use crate::held_gateway::HeldGateway;
 use crate::page::Page;
 use crate::watch::Tamper;
 
-const MESSAGE: (&str, &str) = ("textbox", "Message");
+pub(crate) const MESSAGE: (&str, &str) = ("textbox", "Message");
 const STOP: (&str, &str) = ("button", "Stop waiting");
-const PAID: &str = "*/api/v1/chat";
+pub(crate) const PAID: &str = "*/api/v1/chat";
 const JSON: (&str, &str) = ("Content-Type", "application/json");
-const PROBLEM: (&str, &str) = ("Content-Type", "application/problem+json");
-const LIMITED: &str = r#"{"type":"/problems/rate_limited","title":"Too many requests","status":429,"code":"rate_limited","charged":"no"}"#;
-const NO_LEDGER: &str = r#"{"type":"/problems/ledger_unavailable","title":"No ledger","status":503,"code":"ledger_unavailable","charged":"no"}"#;
+pub(crate) const PROBLEM: (&str, &str) = ("Content-Type", "application/problem+json");
+pub(crate) const LIMITED: &str = r#"{"type":"/problems/rate_limited","title":"Too many requests","status":429,"code":"rate_limited","charged":"no"}"#;
 const SPENT: &str = "document.getElementById('spent').textContent";
 /// How many keys this browser keeps.
 const KEYS: &str = "new Promise((done) => {
@@ -38,14 +37,14 @@ const HOSTILE: &[&str] = &[
     "<form action=http://evil.example><button formaction=javascript:alert(1)>",
 ];
 
-fn open(gate: &Gate) -> Page {
+pub(crate) fn open(gate: &Gate) -> Page {
     let page = Page::new(&gate.origin);
     page.goto(&gate.origin);
     page.find(("button", "Send · $…"));
     page
 }
 
-fn ask(page: &Page, text: &str, answers: usize) {
+pub(crate) fn ask(page: &Page, text: &str, answers: usize) {
     page.find(MESSAGE).fill(text);
     page.press("Enter");
     page.wait_until(&answered(answers));
@@ -59,11 +58,11 @@ pub(crate) fn choose_model(page: &Page, name: &str) {
     page.wait_until(&format!("document.getElementById('chat-model').value.includes('{name}') && document.querySelector('.model-sheet') === null"));
 }
 
-fn answered(count: usize) -> String {
+pub(crate) fn answered(count: usize) -> String {
     format!("document.querySelectorAll('#turns > .theirs .prose').length === {count}")
 }
 
-fn posts(gate: &Gate, page: &Page) -> usize {
+pub(crate) fn posts(gate: &Gate, page: &Page) -> usize {
     page.times_asked(&format!("POST {}/api/v1/chat", gate.origin))
 }
 
@@ -106,10 +105,10 @@ fn chat_works_by_keyboard_alone() {
     let read = page.evaluate("document.getElementById('read-aloud').textContent");
     let is_plain = |text: &str| !["**", "##", "Copy"].iter().any(|sign| text.contains(sign));
     assert!(read.as_str().is_some_and(is_plain), "read without signs and buttons: {read}");
-    walk(&page, "Shift+Tab", &format!("{FOCUSED}.textContent === 'With another model'"));
-    walk(&page, "Shift+Tab", &format!("{FOCUSED}.textContent.startsWith('Ask again · $')"));
-    walk(&page, "Shift+Tab", &format!("{FOCUSED}.textContent === 'Read aloud'"));
-    walk(&page, "Shift+Tab", &format!("{FOCUSED}.textContent === 'Edit'"));
+    walk(&page, "Shift+Tab", &format!("{FOCUSED}.ariaLabel === 'With another model'"));
+    walk(&page, "Shift+Tab", &format!("{FOCUSED}.ariaLabel?.startsWith('Ask again · $')"));
+    walk(&page, "Shift+Tab", &format!("{FOCUSED}.ariaLabel === 'Copy'"));
+    walk(&page, "Shift+Tab", &format!("{FOCUSED}.ariaLabel === 'Edit'"));
     page.press("Enter");
     assert_eq!(page.find(MESSAGE).value(), "A list\nof steps, please");
     page.press("Escape");
@@ -165,40 +164,15 @@ fn offline_page_sends_nothing_and_keeps_drafts_across_reloads() {
 }
 
 #[test]
-fn exhausted_budget_names_itself_and_its_renewal_and_keeps_the_text() {
-    let gate = Gate::start_with(&[("TOLLGATE_BUDGET__CALLER", "{ day = \"0.01\" }")]);
-    let mut page = Page::new(&gate.origin);
-    page.expect_errors(&["status of 402", "status of 503"]);
-    // The page does not know what is left, as after another tab's purchase.
-    page.tamper("*/bff/me", Tamper::Answer(503, vec![PROBLEM], NO_LEDGER));
-    page.goto(&gate.origin);
-    ask(&page, "One", 1);
-    page.find(MESSAGE).fill("One too many");
-    page.press("Enter");
-    page.wait_for_text("Your budget does not cover this.");
-    page.wait_for_text("Not charged");
-    page.wait_for_text("it renews at");
-    page.find(("link", "Your budgets"));
-    page.find(("button", "Edit and resend")).click();
-    assert_eq!(page.find(MESSAGE).value(), "One too many");
-    assert_eq!(gate.sold(), 1);
-}
-
-#[test]
-fn message_that_the_budget_does_not_cover_is_refused_before_it_is_sent() {
-    let gate = Gate::start_with(&[("TOLLGATE_BUDGET__CALLER", "{ day = \"0.01\" }")]);
+fn long_question_says_that_it_goes_on() {
+    let gate = Gate::start();
     let page = open(&gate);
-    ask(&page, "One", 1);
-    page.wait_until("document.getElementById('chat-send').ariaDisabled === 'true'");
-    page.find(MESSAGE).fill("One too many");
-    page.press("Enter");
-    page.wait_for_text("This costs $0.006. You, today: $0.004 left; it renews");
-    assert_eq!(page.find(MESSAGE).value(), "One too many");
-    assert_eq!((posts(&gate, &page), gate.sold()), (1, 1));
-    choose_model(&page, "eta-5-mini");
-    page.press("Enter");
-    page.wait_until(&answered(2));
-    assert_eq!(gate.sold(), 2);
+    ask(&page, &"How would you compare these two options? ".repeat(40), 1);
+    let is_seen =
+        "document.querySelector('.bubble > button').checkVisibility({ opacityProperty: true })";
+    assert_eq!(page.evaluate(is_seen), true);
+    page.find(("button", "Show all")).click();
+    page.find(("button", "Show less"));
 }
 
 #[test]
@@ -243,6 +217,8 @@ fn copying_shows_a_tick() {
     );
     assert_eq!(texts, "Copied ✓,Copy");
     assert_eq!(page.evaluate("copied === document.querySelector('.code code').textContent"), true);
+    page.evaluate("document.querySelector('.theirs footer button').click()");
+    page.wait_until("document.querySelector('.theirs footer button').ariaLabel === 'Copied'");
 }
 
 #[test]
@@ -272,7 +248,7 @@ fn answer_is_asked_for_again_with_another_model_and_both_versions_stay() {
     page.press("Enter");
     page.wait_until(&answered(1));
     page.wait_until(
-        "document.querySelector('.theirs footer').textContent.startsWith('iota-5 · $0.003')",
+        "document.querySelector('.theirs footer').textContent.includes('iota-5 · $0.003')",
     );
     page.find(("button", "Previous version")).click();
     page.wait_until(&answered(2));
@@ -280,7 +256,9 @@ fn answer_is_asked_for_again_with_another_model_and_both_versions_stay() {
     page.wait_until(&answered(1));
     // The model of the next message is still the picked one.
     page.find(("button", "Send · $0.006"));
-    page.wait_for_text("This conversation: $0.015");
+    page.wait_until(
+        "document.getElementById('chat-cost').textContent === 'This conversation: $0.015'",
+    );
     assert_eq!(gate.sold(), 3);
 }
 
@@ -370,7 +348,7 @@ fn hostile_reply_is_shown_as_text_only() {
     let answer = json!({"message": {"role": "assistant", "content": HOSTILE.join("\n\n")}});
     page.tamper(PAID, Tamper::Answer(200, vec![JSON], answer.to_string().leak()));
     ask(&page, "<img src=http://evil.example/mine onerror=alert(1)>", 1);
-    let banned = "document.querySelectorAll('#turns :is(script, img, iframe, svg, style, link, meta, object, embed, form, base)').length";
+    let banned = "document.querySelectorAll('#turns :is(.prose, .plain) :is(script, img, iframe, svg, style, link, meta, object, embed, form, base)').length";
     assert_eq!(page.evaluate(banned), 0);
     let schemes = "[...document.querySelectorAll('#turns a')].every(({ protocol }) => ['https:', 'http:'].includes(protocol))";
     assert_eq!(page.evaluate(schemes), true);

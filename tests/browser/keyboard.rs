@@ -145,7 +145,7 @@ mod long {
     fn conversation_row_is_one_tab_stop_with_arrows_rename_and_delete() {
         let gate = Gate::start();
         let page = with_two_conversations(&gate);
-        page.find(("searchbox", "Search conversations")).click();
+        page.evaluate("document.getElementById('new-conversation').focus()");
         page.press("Tab");
         let focus = |text: &str| page.wait_until(&format!("{FOCUS}.textContent === '{text}'"));
         focus("Two");
@@ -171,6 +171,8 @@ mod long {
         let gate = Gate::start();
         let page = with_two_conversations(&gate);
         page.evaluate(SLOW_CONVERSATIONS);
+        // As if another tab had written: they are read again.
+        page.evaluate("new BroadcastChannel('tollgate').postMessage('conversations')");
         open_palette(&page);
         page.press("ArrowDown");
         let chosen = "document.querySelector('#palette-list [aria-selected=true]').textContent";
@@ -258,7 +260,9 @@ mod long {
         assert_eq!(page.find(MESSAGE).value(), "2", "what is typed is text");
         page.evaluate("document.activeElement.blur()");
         page.press("/");
-        page.wait_until("document.activeElement.id === 'search'");
+        page.wait_until("document.activeElement.role === 'combobox'");
+        page.press("Escape");
+        page.wait_until("document.querySelector('dialog') === null");
         page.evaluate("document.activeElement.blur()");
         page.press("?");
         page.wait_for_text("Start a new conversation");

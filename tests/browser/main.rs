@@ -31,6 +31,7 @@ mod pictures;
 mod prefix;
 mod purchases;
 mod receipts;
+mod refusals;
 #[path = "../long/fleet/relay.rs"]
 #[expect(dead_code, reason = "the page is moved, and nothing is stopped")]
 mod relay;

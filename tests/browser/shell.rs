@@ -96,6 +96,11 @@ fn new_answer_that_ends_below_the_composer_can_be_scrolled_to_its_last_row() {
     page.find(("button", "Latest ↓"));
     let covered = "(({ left, top, bottom }) => document.elementsFromPoint(left + 2, (top + bottom) / 2).some((one) => one.closest('#composer')))(document.getElementById('chat-latest').getBoundingClientRect())";
     assert_eq!(page.evaluate(covered), true, "it has a place in the composer");
+    let height = "document.getElementById('composer').offsetHeight";
+    let before = page.evaluate(height);
+    page.evaluate("document.getElementById('chat-latest').hidden = true");
+    assert_eq!(page.evaluate(height), before, "the composer does not jump");
+    page.evaluate("document.getElementById('chat-latest').hidden = false");
     page.evaluate("scrollBy(0, -60)");
     page.find(("button", "Latest ↓")).click();
     page.wait_until(&format!(
@@ -111,7 +116,7 @@ fn focus_ring_of_the_sidebar_is_not_cut() {
     page.press("Enter");
     page.wait_until("document.querySelectorAll('#conversations li').length === 1");
     // The ring is 3 pixels wide and 2 pixels away.
-    let cut = "['#jump', '#new-conversation', '#search', '#conversations li > .link'].filter((place) => {
+    let cut = "['#jump', '#new-conversation', '#conversations li > .link'].filter((place) => {
         const one = document.querySelector(place);
         const { left, right } = one.getBoundingClientRect();
         for (let box = one.parentElement; box !== document.body; box = box.parentElement) {
@@ -182,6 +187,28 @@ fn sidebar_is_narrowed_to_icons_that_keep_their_names_and_stays_so() {
     assert_eq!(page.evaluate(VIOLATIONS), "");
     page.find(("button", "Narrow sidebar")).click();
     assert_eq!(page.evaluate(width), 260);
+}
+
+#[test]
+fn most_of_the_sidebar_is_conversations() {
+    let gate = Gate::start();
+    let page = open(&gate);
+    page.resize(1440, 900);
+    let height = "document.getElementById('conversations').clientHeight";
+    let height = page.evaluate(height).as_u64().expect("a height");
+    assert!(height >= 600, "{height} pixels");
+}
+
+#[test]
+fn sandbox_begins_with_what_it_can_show() {
+    let gate = Gate::start();
+    let page = open(&gate);
+    page.wait_for_text("A test counter: play money, real behaviour");
+    page.find(("link", "Make a clip From $3.00. Watch it being made."));
+    page.find(("button", "Break something See what a lost reply costs.")).click();
+    page.evaluate("document.querySelector('#faults li:nth-child(2) button').click()");
+    assert_eq!(page.find(MESSAGE).value(), "Say hello. sandbox:drop");
+    assert_eq!(gate.sold(), 0);
 }
 
 mod long {

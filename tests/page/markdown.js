@@ -30,7 +30,19 @@
     ['---', '<hr>'],
     ['\\*a\\*', '<p>*a*</p>'],
     ['``a`b``', '<p><code>a`b</code></p>'],
-    ['<b>x</b> &amp;', '<p>&lt;b&gt;x&lt;/b&gt; &amp;amp;</p>'],
+    ['<b>x</b> &amp; &lt;i>', '<p><b>x</b> &amp; &lt;i&gt;</p>'],
+    ['a<br>b<BR/>c<br />d', '<p>a<br>b<br>c<br>d</p>'],
+    ['H<sub>2</sub>O x<sup>*n*</sup>', '<p>H<sub>2</sub>O x<sup><em>n</em></sup></p>'],
+    ['<sub>a</sup> </b> <b', '<p>&lt;sub&gt;a&lt;/sup&gt; &lt;/b&gt; &lt;b</p>'],
+    ['<b onclick=x>a</b> <p>', '<p>&lt;b onclick=x&gt;a&lt;/b&gt; &lt;p&gt;</p>'],
+    ['1&ndash;2&nbsp;% &#8364; &#x41; &#0; &#55296; &what; &', '<p>1–2&nbsp;% € A \ufffd \ufffd &amp;what; &amp;</p>'],
+    ['`&lt;<br>`', '<p><code>&amp;lt;&lt;br&gt;</code></p>'],
+    ['&#42;a&#42; &#60;b&#62;', '<p>*a* &lt;b&gt;</p>'],
+    ['> [!NOTE]\n> a', '<blockquote class="callout is-note"><p class="callout-title">Note</p><p>a</p></blockquote>'],
+    ['> [!Nope]\n> a', '<blockquote><p>[!Nope]\na</p></blockquote>'],
+    ['![*a* b](data:image/png;base64,AAAA)', '<p><img src="data:image/png;base64,AAAA" alt="*a* b" decoding="async"></p>'],
+    ['so ![*a* b](data:image/webp;base64,AA+/AA==) c', '<p>so <img src="data:image/webp;base64,AA+/AA==" alt="a b" decoding="async"> c</p>'],
+    ['![a](data:image/svg+xml;base64,AAAA)', '<p>![a](data:image/svg+xml;base64,AAAA)</p>'],
     ['[*a* b](https://x.y "t") c', `<p>${link('https://x.y/', '<em>a</em> b')} c</p>`],
     ['see https://x.y/a_b_c.', `<p>see ${link('https://x.y/a_b_c', 'https://x.y/a_b_c')}.</p>`],
     ['[https://a.b](https://c.d)', `<p>${link('https://c.d/', 'https://a.b')}</p>`],
@@ -94,6 +106,12 @@
   if (noted.querySelectorAll('.footnotes li').length !== 2) faults.push('there are not two footnotes');
   if ([...noted.querySelectorAll('sup')].map(({ textContent }) => textContent).join() !== '1,2,1') faults.push('the marks of footnotes are wrong');
   if (!noted.querySelector('.footnotes li em')) faults.push('a footnote is not rendered');
+
+  if (!shown(`![big](data:image/png;base64,${'A'.repeat(100_000)})`).querySelector('img')) faults.push('a large picture is text');
+
+  const { tokens } = await import(src.replace('shell.js', 'core/highlight.js'));
+  const parts = tokens('--- a\n@@ -1 +1 @@\n-b\n+c\n d', 'diff').map(({ kind }) => kind).join();
+  if (parts !== 'comment,comment,deleted,inserted') faults.push(`a diff has ${parts}`);
 
   if (!shown('```js\nlet a = 1;\n  <b>').textContent.includes('let a = 1;\n  <b>')) faults.push('an unclosed fence lost text');
 

@@ -16,11 +16,13 @@
       '[a](', '[a](b', '[a](b[a](b)', '[a](\\)', '[a](<b', '[a](b "', '[a](b "[a](b \'', '[a](https://a/)', '[[a](https://a/)](b)', '[![a](',
       '`a ', '`a``', '``a` ', '$a ', '$a', '$a$ ', '$$a', '\\(a', '\\(a\\)', '\\[a\n', '$$\na\n', '\\begin{align}\n', '\\[ \\( ',
       'http://', 'http://a ', 'http://a)', 'http://a]', '[http://a]', 'http://a(', 'http://a.', '<http://a', '<mailto:a', 'mailto:a ',
-      '[^1]', '[^1', '[^1]: a\n', '[^1]: [^1]\n', '&amp;', '<b>', '<!--',
+      '<b>x</b>', '<b><i>', '</b>', '<br>', '<sub>x', '&lt;', '&#1', '&am', '![](data:image/png;base64,A', '![a](data:image/png;base64,AAAA)',
+      '> [!NOTE]\n', '[^1]', '[^1', '[^1]: a\n', '[^1]: [^1]\n', '&amp;', '<b>', '<!--',
       '> a\n', '> - ', '- ', '1. ', '- a\n', '- a\n\n', '* a\n+ a\n', '- [ ] a\n', 'a\n', 'a  \n', '# a\n', '---\n', '```\n', '~~~\n', '- ```\n', 'a\n> b\n', '- a\nb\n',
       '|a|b|\n|-|-|\n', '|a\n', '|a|\n|-|\n|', '-|', '|`', '\\|',
     ].map(many),
     nested('[', ']'), nested('[', '](https://a/)'), nested('*a ', ' a*'), nested('**a ', ' a**'), nested('*a _b ', ' b_ a*'), nested('_(', ')_'), nested('*[', '](https://a/)*'),
+    nested('<b>', '</b>'), nested('<b><i>a', '</b></i>'), nested('*<b>a', '</b>*'),
     (length) => '*'.repeat(length / 2) + 'a** '.repeat(length / 8),
     (length) => '['.repeat(length / 2) + 'http://a]'.repeat(length / 18),
     (length) => '['.repeat(length / 3) + '](\\)'.repeat(length / 6),
@@ -42,7 +44,7 @@
     many(`${'\\not{'.repeat(18)}x${'}'.repeat(18)}`), many(`${'\\mathbf{'.repeat(18)}x${'}'.repeat(18)}`),
   ];
   const CODE = ['"', "'", "\\'", '`', '/*', '"""', '<!--', '"a', '1', '1.', '1e1', 'a.', '"\\', '< ', '//\n'].map(many)
-    .flatMap((heavy) => ['js', 'python', 'bash', 'html'].map((language) => [heavy, language]));
+    .flatMap((heavy) => ['js', 'python', 'bash', 'html', 'diff'].map((language) => [heavy, language]));
   // A text of eight times the length may take as long as eight texts. Both are equally slow on a busy machine, so few tries suffice.
   const time = (act, text, times) => {
     const from = performance.now();
