@@ -39,7 +39,7 @@ export function tile(job) {
   const frame = element('div', { class: 'frame' }, parts.media, parts.enlarge, element('div', { class: 'over' }, parts.star, parts.file, parts.again, parts.more));
   const item = element('li', { 'data-id': job.id }, element('article', { class: 'job', 'aria-label': TEXT.videoBy(payload.model, short) },
     frame, parts.pick, element('p', { class: payload.prompt ? 'plain caption' : 'caption hint', dir: 'auto', title: payload.prompt, text: prompt }),
-    element('p', { class: 'hint' }, about, state)));
+    element('p', { class: 'hint' }, about, ' ', state)));
   for (const sign of ['pointerenter', 'focusin']) item.addEventListener(sign, () => play(item));
   for (const sign of ['pointerleave', 'focusout']) item.addEventListener(sign, () => item.querySelector('video')?.pause());
   let current = job, media = null, bar = null;
@@ -87,7 +87,7 @@ export function tile(job) {
   function tick() {
     const { phase } = standing(current);
     const took = current.took > 0 && !current.open ? (phase === 'finished' ? TEXT.madeIn : TEXT.after)(clock(current.took)) : '';
-    state.textContent = ` · ${[TEXT.states[phase], took].filter(Boolean).join(', ')}`;
+    state.textContent = [TEXT.states[phase], took].filter(Boolean).join(', ');
     if (!current.open) return;
     const elapsed = Date.now() - at;
     const learnt = usualTime(payload.model)?.time;

@@ -3,6 +3,7 @@
 use crate::gate::Gate;
 use crate::held_gateway::{HeldGateway, STATUS};
 use crate::page::Page;
+use crate::videos::choose;
 use crate::watch::Tamper;
 
 const PROMPT: (&str, &str) = ("textbox", "What should it show?");
@@ -80,7 +81,7 @@ fn video_removed_in_one_tab_disappears_in_the_other() {
     let mut second = first.another_tab(&gate.origin);
     open(&mut second, &gate);
     second.wait_until(FINISHED);
-    second.find(("button", "Remove")).click();
+    choose(&second, "A lighthouse", "Remove");
     second.find(("button", "Really remove? It is not refunded")).click();
     first.wait_for_text("No videos yet.");
 }
