@@ -383,7 +383,8 @@ fn page(section: &mut Section<'_>, folder: &Path, is_sandbox: bool) -> PageConfi
         contact,
         default_model,
         presets,
-        pictures: section.switch("pictures", is_sandbox),
+        // A setting in error counts as off, so that it is reported once.
+        pictures: section.switch("pictures", is_sandbox && !section.has("pictures")),
     }
 }
 

@@ -76,7 +76,7 @@ fn bar_keeps_its_height_whatever_it_shows_and_however_wide_it_is() {
     page.find(CONFIRM);
     steady("asking");
     page.find(CONFIRM).click();
-    page.find(("progressbar", "Progress…"));
+    page.wait_until("document.getElementById('video-generate').ariaDisabled === 'true'");
     page.find(PROMPT).fill("A lighthouse");
     page.find(GENERATE).click();
     page.wait_for_text("This costs $3.00. You, today: $1.00 left");
