@@ -127,6 +127,8 @@ async function ask() {
   showConfirm(true);
   // Not on "Yes": a second Enter must not spend.
   byId('video-cancel').focus();
+  // On a low screen, the bar is not always in sight.
+  if (getComputedStyle(byId('video-form')).position !== 'sticky') byId('video-confirm').scrollIntoView({ block: 'nearest' });
 }
 
 /** The question takes the place of the options. */

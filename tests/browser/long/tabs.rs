@@ -3,7 +3,7 @@
 use crate::gate::Gate;
 use crate::held_gateway::{HeldGateway, STATUS};
 use crate::page::Page;
-use crate::videos::choose;
+use crate::videos::{choose, wait_for_trouble};
 use crate::watch::Tamper;
 
 const PROMPT: (&str, &str) = ("textbox", "What should it show?");
@@ -120,6 +120,7 @@ fn unknown_order_of_a_closed_tab_becomes_a_video_in_a_tab_that_showed_chats() {
     closes.close();
     stays.evaluate("dispatchEvent(new Event('online'))");
     stays.find(("link", "Video")).click();
+    wait_for_trouble(&stays, "Check again, free");
     stays.find(("button", "Check again, free")).click();
     stays.wait_until(FINISHED);
     assert_eq!(gate.sold(), 2);
