@@ -1,7 +1,7 @@
 //! The page, and the pictures that it uploads, as the settings say.
 
 use super::SharedState;
-use crate::config::Settings;
+use crate::config::{Settings, Target};
 use crate::routes::page::Page;
 #[cfg(feature = "page")]
 use crate::routes::page::site::Site;
@@ -21,8 +21,14 @@ pub(super) fn page(_: &Settings) -> Option<Page> {
     None
 }
 
+/// The built-in sandbox fetches no picture, so that its address need not lead anywhere.
+const SANDBOX_ORIGIN: &str = "https://sandbox.example.com";
+
 pub(super) fn picture_host(settings: &Settings, shared: &SharedState) -> Option<PictureHost> {
-    let (pictures, origin) = (shared.pictures.clone()?, settings.server.public_url.as_ref()?);
+    let pictures = shared.pictures.clone()?;
+    let is_sandbox = matches!(settings.gateway.target, Target::Sandbox);
+    let public_url = settings.server.public_url.as_deref();
+    let origin = public_url.or(is_sandbox.then_some(SANDBOX_ORIGIN))?;
     let public_url = format!("{origin}{}", settings.server.prefix);
     settings.page.pictures.then_some(PictureHost { pictures, public_url })
 }

@@ -123,7 +123,7 @@ fn shared_state(
         issuer: settings.users_issuer().map(Arc::from),
         new_issuer,
         quotes,
-        pictures: settings.store.path().map(|path| Arc::new(Pictures::beside(path))),
+        pictures: pictures(settings).map(Arc::new),
         scripted_client: None,
     })
 }
@@ -232,6 +232,17 @@ async fn open_store(
             Ok((Store::unusable(reason), None))
         }
         Err(locked @ OpenError::Locked { .. }) => Err(io::Error::other(locked)),
+    }
+}
+
+/// Returns where pictures are kept, if this ledger allows it.
+///
+/// A sandbox with a ledger in memory keeps them until it ends.
+fn pictures(settings: &Settings) -> Option<Pictures> {
+    let is_sandbox = matches!(settings.gateway.target, Target::Sandbox);
+    match settings.store.path() {
+        Some(path) => Some(Pictures::beside(path)),
+        None => is_sandbox.then(Pictures::temporary)?,
     }
 }
 

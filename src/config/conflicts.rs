@@ -74,20 +74,22 @@ fn login_row(settings: &Settings, raw: &RawSettings) -> Conflict {
 
 fn picture_rows(settings: &Settings, raw: &RawSettings) -> [Conflict; 3] {
     let Settings { server, page, store, .. } = settings;
+    // The sandbox's default needs nothing: it fetches no picture.
+    let is_wanted = page.pictures && raw.location_of("page.pictures").is_some();
     [
         (
             // An invalid value is reported already.
-            page.pictures && raw.location_of("server.public_url").is_none(),
+            is_wanted && raw.location_of("server.public_url").is_none(),
             "page.pictures",
             "server.public_url with it, where the gateway fetches them",
         ),
         (
-            page.pictures && store.path().is_none(),
+            is_wanted && store.path().is_none(),
             "page.pictures",
             "store.url with it, such as \"sqlite:tollgate.db\", because pictures are kept beside it",
         ),
         (
-            page.pictures && server.max_body_memory < MAX_PICTURE,
+            is_wanted && server.max_body_memory < MAX_PICTURE,
             "server.max_body_memory",
             "at least 8 MiB with page.pictures",
         ),

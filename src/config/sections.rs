@@ -125,8 +125,8 @@ fn interpret(
         store,
         store_wait,
         mark_folders: Vec::new(),
-        jobs: reader.section(raw, "jobs", jobs),
-        page: reader.section(raw, "page", |section| page(section, folder)),
+        jobs: reader.section(raw, "jobs", |section| jobs(section, is_sandbox)),
+        page: reader.section(raw, "page", |section| page(section, folder, is_sandbox)),
         mcp: reader.section(raw, "mcp", mcp),
         models,
         catalog,
@@ -343,13 +343,13 @@ fn spend(section: &mut Section<'_>) -> SpendLimit {
     }
 }
 
-fn jobs(section: &mut Section<'_>) -> JobsConfig {
+fn jobs(section: &mut Section<'_>, is_sandbox: bool) -> JobsConfig {
     let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
     let jobs = JobsConfig {
         finished: section.list("finished", value::line, words(FINISHED)),
         failed: section.list("failed", value::line, words(FAILED)),
         result: section.list("result", value::pointer, words(RESULT)),
-        keep_prompts: section.flag("keep_prompts"),
+        keep_prompts: section.switch("keep_prompts", is_sandbox),
     };
     if jobs.failed.iter().any(|word| jobs.finished.contains(word)) {
         let written = if section.has("failed") { "failed" } else { "finished" };
@@ -358,7 +358,7 @@ fn jobs(section: &mut Section<'_>) -> JobsConfig {
     jobs
 }
 
-fn page(section: &mut Section<'_>, folder: &Path) -> PageConfig {
+fn page(section: &mut Section<'_>, folder: &Path, is_sandbox: bool) -> PageConfig {
     let dir = section.nullable("dir", |text| Ok(PathBuf::from(text)));
     let fallback = section.nullable("fallback", file_name);
     if dir.is_none() && fallback.is_some() {
@@ -383,7 +383,8 @@ fn page(section: &mut Section<'_>, folder: &Path) -> PageConfig {
         contact,
         default_model,
         presets,
-        pictures: section.flag("pictures"),
+        // A setting in error counts as off, so that it is reported once.
+        pictures: section.switch("pictures", is_sandbox && !section.has("pictures")),
     }
 }
 

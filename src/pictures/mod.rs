@@ -38,6 +38,7 @@ const CHUNK_SIZE: u64 = 16 << 10;
 #[derive(Debug)]
 pub struct Pictures {
     folder: PathBuf,
+    is_temporary: bool,
     index: Mutex<HashMap<String, Picture>>,
 }
 
@@ -59,7 +60,16 @@ impl Pictures {
         let folder = PathBuf::from(folder);
         let files = fs::read_dir(&folder).into_iter().flatten().flatten();
         let index = files.filter_map(|entry| Picture::found(&entry)).collect();
-        Self { folder, index: Mutex::new(index) }
+        Self { folder, is_temporary: false, index: Mutex::new(index) }
+    }
+
+    /// Keeps pictures in a temporary folder, which is deleted with the value.
+    ///
+    /// Returns `None` without randomness for the folder's name.
+    pub fn temporary() -> Option<Self> {
+        let name = format!("tollgate-{}.pictures", random().ok()?.as_str());
+        let folder = std::env::temp_dir().join(name);
+        Some(Self { folder, is_temporary: true, index: Mutex::default() })
     }
 
     /// Stores a picture. Returns its id and when it expires.
@@ -149,6 +159,15 @@ impl Pictures {
         };
         // A panic is logged by its hook.
         let _ = spawn_blocking(purge).await;
+    }
+}
+
+impl Drop for Pictures {
+    fn drop(&mut self) {
+        if self.is_temporary {
+            // Nothing was uploaded, or the system deletes it in time.
+            fs::remove_dir_all(&self.folder).ok();
+        }
     }
 }
 

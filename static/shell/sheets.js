@@ -49,6 +49,7 @@ const TEXT = {
     [['↑', '↓'], 'In the list of conversations: go to another one'],
     [['F2', 'Delete'], 'In the list of conversations: rename or delete it'],
     [['J', 'K'], 'Among the videos: go to the next or the previous one'],
+    [['←', '→'], 'In a large video: go to the previous or the next one'],
     [['F', 'D', 'I'], 'In a large video: mark it as a favourite, download it, hide its details'],
     [['Esc'], 'Close what is open, or stop editing'],
   ],

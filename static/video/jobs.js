@@ -310,6 +310,9 @@ async function backOnline() {
 let unseen = 0, isAlerting = false;
 const isSeen = () => document.visibilityState === 'visible' && !byId('view-video').hidden;
 
+/** Whether the bell is of use here; it is shown while a video is being made. */
+export const canNotify = 'Notification' in globalThis && isSecureContext;
+
 export function startAlerts() {
   if (isAlerting) return;
   isAlerting = true;
@@ -317,9 +320,7 @@ export function startAlerts() {
   new MutationObserver(badge).observe(document.querySelector('title'), { childList: true });
   new MutationObserver(seen).observe(byId('view-video'), { attributeFilter: ['hidden'] });
   document.addEventListener('visibilitychange', seen);
-  const toggle = byId('jobs-notify');
-  toggle.hidden = !('Notification' in globalThis) || !isSecureContext;
-  toggle.addEventListener('click', turn);
+  byId('jobs-notify').addEventListener('click', turn);
   showToggle();
 }
 

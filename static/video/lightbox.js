@@ -1,10 +1,10 @@
 /** Shows one video large, with its facts. Loaded when it is first opened. */
 
-import { announce, button, copyButton, element, twice } from '../core/dom.js';
+import { announce, button, copyButton, element, icon, twice } from '../core/dom.js';
 import { clock, price } from '../core/format.js';
 import { all, fileName, markFavourite, remove } from './jobs.js';
-import { contentOf, outside, playableOf, shortened, words } from './studio.js';
 import { TEXT } from './strings.js';
+import { contentOf, outside, playableOf, shortened, words } from './tile.js';
 
 /** A longer status body is cut. */
 const LONGEST_BODY = 20_000;
@@ -17,7 +17,11 @@ export function openLarge(id, options) {
   box ??= build();
   grow(document.querySelector(`#jobs [data-id="${CSS.escape(id)}"] video`), () => {
     draw(id);
-    if (!box.open) box.showModal();
+    if (!box.open) {
+      box.showModal();
+      // A step of its own: the browser's Back closes it.
+      history.pushState('large', '');
+    }
     box.querySelector('video')?.focus();
     return stage.querySelector('video');
   });
@@ -49,24 +53,28 @@ function build() {
   stage = element('div', { class: 'stage' });
   side = element('div', { class: 'facts' });
   const made = element('dialog', {
-    class: 'lightbox', 'aria-label': TEXT.large, keydown: steer, click: ({ target }) => target === made && made.close(), close: () => stage.replaceChildren(),
+    class: 'lightbox', 'aria-label': TEXT.large, keydown: steer, click: ({ target }) => target === made && made.close(), close: leave,
   },
     stage, side,
+    element('button', { type: 'button', class: 'close', 'aria-label': TEXT.close, title: TEXT.close, click: () => made.close() }, icon('close')),
     element('div', { class: 'lightbox-bar' },
       element('button', { type: 'button', class: 'quiet small', text: TEXT.previous, 'aria-keyshortcuts': 'ArrowLeft K', click: () => go(-1) }),
-      element('button', { type: 'button', class: 'quiet small', text: TEXT.next, 'aria-keyshortcuts': 'ArrowRight J', click: () => go(1) }),
-      button(TEXT.close, () => made.close(), 'quiet small')));
+      element('button', { type: 'button', class: 'quiet small', text: TEXT.next, 'aria-keyshortcuts': 'ArrowRight J', click: () => go(1) })));
   document.body.append(made);
+  addEventListener('popstate', () => made.close());
   return made;
 }
 
+function leave() {
+  stage.replaceChildren();
+  if (history.state === 'large') history.back();
+}
+
+/** Clips are short: the arrows lead to the next one, also where the player has the focus and would seek. */
 function steer(event) {
   if (event.altKey || event.ctrlKey || event.metaKey) return;
-  const isInVideo = event.target.matches('video');
   const act = {
-    j: () => go(1), k: () => go(-1), f: () => side.querySelector('[aria-pressed]').click(), d: () => side.querySelector('a[download]')?.click(), i: () => side.toggleAttribute('hidden'),
-    // In the player, arrows seek.
-    ...(!isInVideo && { ArrowRight: () => go(1), ArrowLeft: () => go(-1) }),
+    j: () => go(1), k: () => go(-1), ArrowRight: () => go(1), ArrowLeft: () => go(-1), f: () => side.querySelector('[aria-pressed]').click(), d: () => side.querySelector('a[download]')?.click(), i: () => side.toggleAttribute('hidden'),
   }[event.key];
   if (!act) return;
   event.preventDefault();

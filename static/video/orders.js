@@ -1,7 +1,7 @@
 /** Orders that are not jobs yet: on their way, refused, or with an unknown outcome. */
 
 import { canAskAgain, commit, draft, follow, forget, keepsKey, serverRemembers, whenSettled } from '../core/buying.js';
-import { announce, element } from '../core/dom.js';
+import { announce, byId, element } from '../core/dom.js';
 import { clock, price } from '../core/format.js';
 import { problemCard, spoken } from '../core/problems.js';
 import { purchases } from '../core/store.js';
@@ -13,6 +13,9 @@ import { place, unplace } from './studio.js';
 const shown = new Map();
 /** Orders that the person stopped waiting for in this tab. */
 const left = new Set();
+
+/** Orders that the person made or tried again on this page: only their trouble opens by itself. */
+const made = new Set();
 
 /** For so long after an order, an equal one is remarked on: it may be a mistake. */
 const RECENT = 24 * 60 * 60 * 1000;
@@ -34,8 +37,9 @@ const OVER = ['done', 'forgotten'];
 /** Buys one video. */
 export async function order(payload, costMicros) {
   const record = draft({ kind: 'video', payload, costMicros, about: {} });
+  made.add(record.key);
   wait(record, TEXT.orderingFrom(payload.model));
-  document.getElementById(`order-${record.key}`)?.scrollIntoView({ block: 'nearest' });
+  byId(`order-${record.key}`)?.scrollIntoView({ block: 'nearest' });
   announce(TEXT.ordering);
   await commit(record);
 }
@@ -75,8 +79,7 @@ async function settle(record, old = false) {
   const problem = problemCard(record.problem, offers(record), { fresh: !old, cost: price(record.costMicros) });
   // Only where the card offers to check.
   const advice = record.state === 'unknown' && canAskAgain(record) ? element('p', { class: 'hint', text: TEXT.doNotReorder }) : null;
-  // Money may be at stake, or the person has just clicked: then the drawer opens.
-  show(record, element('div', {}, problem, advice), !old, !old || record.state !== 'refused' ? 'now' : 'later');
+  showReceipt(record, [problem, advice], made.has(record.key));
   if (!old) announce(spoken(record.problem));
 }
 
@@ -86,21 +89,35 @@ function wait(record, text) {
     wait(record, '');
     announce(TEXT.stoppedWaiting);
   };
-  show(record, left.has(record.key)
-    ? element('p', { class: 'pending still', text: TEXT.stopped })
-    : element('div', {}, element('p', { class: 'pending', text }),
-      element('div', { class: 'actions' }, element('button', { type: 'button', class: 'quiet small', text: TEXT.stopWaiting, title: TEXT.stopWaitingHint, click: stop }))));
+  const { payload } = record;
+  const said = left.has(record.key) ? [element('p', { class: 'pending still', text: TEXT.stopped })]
+    : [element('p', { class: 'pending', text }), element('button', { type: 'button', class: 'quiet small', text: TEXT.stopWaiting, title: TEXT.stopWaitingHint, click: stop })];
+  show(record, element('article', { class: 'job', 'aria-label': TEXT.orderBy(payload.model) },
+    element('div', { class: 'frame' }, element('div', { class: 'waiting' }, said)),
+    element('p', { class: 'plain caption', dir: 'auto', title: payload.prompt, text: payload.prompt }), element('p', { class: 'hint', text: aboutOf(record) })));
 }
 
-function show(record, content, inView = false, needsAttention = false) {
+const aboutOf = ({ payload, costMicros }) => `${payload.model} · ${TEXT.seconds(payload.duration)} · ${price(costMicros)}`;
+
+/** One line for an order that needs attention; it opens the receipt. The line of an order of just now is open. */
+function showReceipt(record, content, isFresh) {
+  const { key, state, payload, costMicros } = record;
+  const isOpen = isFresh || Boolean(document.querySelector(`#order-${key} .receipt[open]`));
+  const item = show(record, element('article', { 'aria-label': TEXT.orderBy(payload.model) },
+    element('details', { class: `receipt ${state}`, open: isOpen },
+      element('summary', {}, element('span', { class: `chip ${state}`, text: TEXT.orderStates[state] }),
+        element('span', { class: 'plain', dir: 'auto', title: payload.prompt, text: payload.prompt }), element('span', { class: 'hint', text: aboutOf(record) })),
+      element('div', {}, content))), { needsAttention: true, risk: state === 'unknown' ? costMicros : 0 });
+  if (!isFresh) return;
+  byId('attention').open = true;
+  item.scrollIntoView({ block: 'nearest' });
+}
+
+function show(record, content, facts = {}) {
   shown.set(record.key, { ...record });
-  const item = element('li', { id: `order-${record.key}`, class: 'order' }, element('article', { class: 'card', 'aria-label': TEXT.orderBy(record.payload.model) },
-    element('p', { class: 'state' }, element('span', { class: `chip ${record.state}`, text: TEXT.orderStates[record.state] ?? TEXT.onItsWay })),
-    element('p', { class: 'plain clamp', text: record.payload.prompt }),
-    element('p', { class: 'hint', text: `${record.payload.model} · ${record.payload.duration} s · ${price(record.costMicros)}` }),
-    content));
-  place(item.id, { item, at: record.at, rank: 0, needsAttention });
-  if (inView) item.scrollIntoView({ block: 'nearest' });
+  const item = element('li', { id: `order-${record.key}`, class: 'order' }, content);
+  place(item.id, { item, at: record.at, rank: 0, ...facts });
+  return item;
 }
 
 function clear(key) {
@@ -119,18 +136,14 @@ function offers(record) {
     clear(record.key);
     await forget(record);
   };
-  const same = async () => {
-    wait(record, TEXT.checking);
-    await commit(record);
+  const tryWith = (text, how) => async () => {
+    made.add(record.key);
+    wait(record, text);
+    await commit(record, how);
   };
-  const atRisk = async () => {
-    wait(record, TEXT.orderingAgain(record.payload.model));
-    await commit(record, { atRisk: true });
-  };
-  const retry = async () => {
-    wait(record, TEXT.orderingFrom(record.payload.model));
-    await commit(record, { again: true });
-  };
+  const same = tryWith(TEXT.checking);
+  const atRisk = tryWith(TEXT.orderingAgain(record.payload.model), { atRisk: true });
+  const retry = tryWith(TEXT.orderingFrom(record.payload.model), { again: true });
   const once = keepsKey(record) ? { retry } : { again: back(acts.again) };
   const settled = record.state === 'unknown' && (canAskAgain(record) ? { same } : { atRisk });
   return { edit: back(acts.reuse), ...once, ...settled, drop };

@@ -1,10 +1,9 @@
 /** Pictures to start a video from: dropped, pasted or chosen. Each is encoded here and stored on the server for a day. */
 
-import { announce, button, byId, element } from '../core/dom.js';
+import { announce, button, byId, element, icon } from '../core/dom.js';
 import { post } from '../core/site.js';
 
 const TEXT = {
-  placeholder: 'Drop a picture, or https://…',
   hint: 'Drop, paste or choose a picture, or enter its public web address. An uploaded one is public for 24 hours.',
   choose: 'Choose a picture',
   remove: 'Remove the picture',
@@ -48,9 +47,8 @@ async function encoded(blob) {
 export function startPictures(address, tell) {
   [home, complain] = [address, tell];
   const file = element('input', { type: 'file', accept: 'image/*', hidden: true, change: () => take(file.files) });
-  byId('video-image').placeholder = TEXT.placeholder;
   byId('video-image-hint').textContent = TEXT.hint;
-  byId('video-image-hint').after(element('div', { id: 'video-picture', class: 'actions' }, button(TEXT.choose, () => file.click(), 'quiet small'), file));
+  byId('video-picture').prepend(button(TEXT.choose, () => file.click(), 'quiet'), file);
   byId('video-image').addEventListener('change', show);
   for (const [kind, files] of [['drop', 'dataTransfer'], ['paste', 'clipboardData']]) {
     document.addEventListener(kind, (event) => !byId('view-video').hidden && take(event[files]?.files) && event.preventDefault());
@@ -91,7 +89,10 @@ async function upload(file) {
   field.ariaBusy = null;
   put(address || field.value);
   if (fault) complain(fault);
-  else announce(TEXT.uploaded);
+  else {
+    announce(TEXT.uploaded);
+    byId('video-picture').hidePopover();
+  }
 }
 
 function put(address) {
@@ -102,11 +103,17 @@ function put(address) {
 
 function show() {
   const { value } = byId('video-image');
-  byId('video-picture').querySelectorAll('img, img + button').forEach((old) => old.remove());
-  if (!value.startsWith(home)) return;
+  const slot = byId('video-slot');
+  slot.querySelector('img')?.remove();
+  slot.nextElementSibling.matches('.unslot') && slot.nextElementSibling.remove();
+  const isUploaded = value.startsWith(home);
+  // The address of an uploaded picture says nothing to a person.
+  for (const id of ['video-image', 'video-image-label']) byId(id).hidden = isUploaded;
+  if (!isUploaded) return;
   const remove = () => {
     put('');
-    byId('video-picture').querySelector('button').focus();
+    slot.focus();
   };
-  byId('video-picture').prepend(element('img', { src: pathOf(value), alt: TEXT.shown, error: () => complain(TEXT.gone) }), button(TEXT.remove, remove, 'quiet small'));
+  slot.append(element('img', { src: pathOf(value), alt: TEXT.shown, error: () => complain(TEXT.gone) }));
+  slot.after(element('button', { type: 'button', class: 'unslot', 'aria-label': TEXT.remove, title: TEXT.remove, click: remove }, icon('close')));
 }

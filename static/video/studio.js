@@ -1,12 +1,13 @@
 /** The list of videos, a tile for each. Loaded when there is one, or when a person begins to order. */
 
-import { announce, button, byId, element, notice, once, say, twice } from '../core/dom.js';
+import { announce, byId, notice, once, say } from '../core/dom.js';
 import { clock, price } from '../core/format.js';
 import { sentence } from '../core/problems.js';
 import { purchases, whenChangedElsewhere } from '../core/store.js';
 import { promised } from './video.js';
-import { alertOfEnd, all, fileName, markFavourite, reason, remove, standing, startAlerts, startJobs, takeUp, usualTime, watchJob } from './jobs.js';
+import { alertOfEnd, all, canNotify, remove, standing, startAlerts, startJobs, takeUp, usualTime } from './jobs.js';
 import { TEXT } from './strings.js';
+import { startTiles, tile, timeLeft } from './tile.js';
 
 const cards = new Map();
 
@@ -21,6 +22,7 @@ let catalog, acts;
 export async function start(prices, listener) {
   [catalog, acts] = [prices, listener];
   startList();
+  startTiles({ mediaOrigins: catalog.jobs.media_origins ?? [], isSandbox: catalog.mode === 'sandbox', reuse: acts.reuse, openLarge });
   await startJobs(catalog.jobs, { changed: show, connection: showConnection });
   setInterval(() => {
     cards.forEach(({ tick }) => tick());
@@ -77,7 +79,7 @@ function show(job, { ended, removed, first }) {
   const before = cards.get(job.id);
   // The wishes are learned when an order turns out to be the one that made it.
   if (before?.wishes === JSON.stringify(job.payload)) before.draw(job);
-  else cards.set(job.id, card(job));
+  else cards.set(job.id, tile(job));
   large?.refresh(job);
   const { phase } = standing(job);
   place(id, {
@@ -106,8 +108,8 @@ const PART = 24;
 const MANY = 7;
 
 /**
- * By id: `{item, job, at, rank, phase, text, left(), needsAttention}`. `rank` 0 stands before 1, `text` is searched; `left()`: the time
- * until it is made; an order that needs attention has no job and stands in the drawer above.
+ * By id: `{item, job, at, rank, phase, text, left(), needsAttention, risk}`. `rank` 0 stands before 1, `text` is searched; `left()`: the
+ * time until it is made; an order that needs attention has no job and stands above, with what may be charged for it, `risk`.
  */
 const entries = new Map();
 let most = PART;
@@ -149,9 +151,8 @@ export function place(id, entry) {
     const hadFocus = before.item.contains(document.activeElement);
     if (Boolean(before.needsAttention) === Boolean(entry.needsAttention)) before.item.replaceWith(entry.item);
     else before.item.remove();
-    if (hadFocus) entry.item.querySelector('button, a')?.focus();
+    if (hadFocus) entry.item.querySelector('button, a, summary')?.focus();
   }
-  if (entry.needsAttention === 'now') byId('attention').open = true;
   arrange();
 }
 
@@ -186,13 +187,15 @@ function arrange() {
   order(byId('jobs'), sorted.map(({ item }) => item));
   for (const entry of sorted) entry.item.hidden = !visible.has(entry);
   byId('attention').hidden = urgent.length === 0;
-  say('attention-count', urgent.length ? TEXT.attention(urgent.length) : '');
-  byId('jobs-empty').hidden = entries.size > 0;
+  const atRisk = urgent.reduce((sum, { risk }) => sum + risk, 0);
+  say('attention-count', urgent.length ? TEXT.attention(urgent.length, atRisk ? price(atRisk) : '') : '');
+  if (entries.size) byId('jobs-empty').hidden = true;
+  else acts.showSamples();
   byId('jobs-select').hidden = sorted.length < 2 && byId('jobs-select').ariaPressed !== 'true';
   byId('jobs-none').hidden = sorted.length === 0 || matching.length > 0;
   byId('jobs-more').hidden = matching.length <= most;
   byId('jobs-more').textContent = TEXT.showMore(Math.min(PART, matching.length - most));
-  say('jobs-count', entries.size === 0 ? '' : TEXT.count(matching.length, sorted.length));
+  say('jobs-count', TEXT.count(matching.length, sorted.length));
   tools?.show(sorted, isMany);
   showMaking();
 }
@@ -202,6 +205,7 @@ function showMaking() {
   const open = [...entries.values()].filter(({ phase }) => phase === 'open');
   const left = Math.max(0, ...open.map((entry) => entry.left?.() ?? 0));
   say('jobs-making', open.length ? TEXT.making(open.length, left > 0 ? clock(left) : '') : '');
+  byId('jobs-notify').hidden = !open.length || !canNotify;
 }
 
 /** Sorts the list. A moved clip stops, and a moved item loses the focus, so those in place stay. */
@@ -221,191 +225,3 @@ function order(list, items) {
 }
 
 const shownItems = () => [...byId('jobs').children].filter((item) => !item.hidden);
-
-// The tile of a video: first its progress, then the clip in its true shape, which plays while it is pointed at.
-
-function card(job) {
-  const { payload, costMicros, at } = job;
-  const prompt = payload.prompt || TEXT.noPrompt;
-  const parts = {
-    chip: element('span', { class: 'chip' }), time: element('span', { class: 'elapsed' }), took: element('span'),
-    expected: element('p', { class: 'hint' }), frame: element('div', { class: 'frame' }), said: element('div', { class: 'said' }),
-    actions: element('div', { class: 'actions' }),
-    star: element('button', { type: 'button', class: 'star', 'aria-label': TEXT.favouriteOf(shortened(prompt, 60)), click: () => void markFavourite(job.id) }),
-    pick: element('input', { type: 'checkbox', class: 'pick', 'aria-label': TEXT.pick(shortened(prompt, 60)) }),
-  };
-  const item = element('li', { 'data-id': job.id }, element('article', { class: 'card job', 'aria-label': TEXT.videoBy(payload.model, shortened(prompt, 60)) },
-    parts.frame, parts.star, parts.pick,
-    element('div', { class: 'about' },
-      element('p', { class: 'state' }, parts.chip, ' ', parts.took, ' ', day(at)),
-      element('p', { class: payload.prompt ? 'plain clamp' : 'hint', dir: 'auto', title: payload.prompt, text: prompt }),
-      element('p', { class: 'hint' }, `${payload.model} · ${payload.duration ? `${payload.duration} s · ` : ''}${price(costMicros)}`),
-      parts.said, parts.actions)));
-  let current = job, media = null, bar = null, offered = null;
-
-  function draw(latest) {
-    current = latest;
-    const said = playableOf(current);
-    item.firstChild.dataset.phase = said.phase;
-    parts.chip.textContent = TEXT.states[said.phase];
-    parts.pick.disabled = said.phase === 'open';
-    drawFrame(said);
-    // It stands on the clip.
-    parts.star.hidden = said.phase === 'open' || parts.frame.hidden;
-    parts.star.ariaPressed = String(Boolean(current.favourite));
-    parts.star.textContent = current.favourite ? '★' : '☆';
-    parts.said.replaceChildren(...words(current, said));
-    drawActions(said);
-    tick();
-  }
-
-  /** The frame is rebuilt only when it shows something else: a clip may be playing in it. */
-  function drawFrame({ phase, address, percent, playable }) {
-    const isClip = phase === 'finished' && playable;
-    const wanted = phase === 'finished' ? `${playable} ${address}` : phase;
-    if (phase === 'open') bar ??= element('progress', { max: 100 });
-    if (wanted !== media) {
-      if (isClip) parts.frame.replaceChildren(clip(current, parts.frame), element('button', { type: 'button', class: 'enlarge', 'aria-label': TEXT.enlarge(shortened(prompt, 60)), click: () => openLarge(current.id) }));
-      else parts.frame.replaceChildren(...(phase === 'open' ? [element('div', { class: 'waiting' }, parts.time, bar, parts.expected)] : []));
-      parts.frame.hidden = phase !== 'open' && !isClip;
-      media = wanted;
-    }
-    if (phase === 'open') bar.dataset.percent = percent ?? '';
-  }
-
-  function drawActions({ phase, address, playable }) {
-    const wanted = [
-      phase === 'finished' && playable && element('a', {
-        href: contentOf(current.id), download: fileName(current, address), text: TEXT.download,
-      }),
-      address && !playable && phase !== 'failed' && outside(address),
-      ['left', 'gone'].includes(phase) && !current.id.startsWith('unnamed-') && button(TEXT.watchAgain, () => watchJob(current.id, true), 'quiet small'),
-      payload.prompt && button(TEXT.useAgain, () => acts.reuse(payload), 'quiet small'),
-      phase === 'open' && titled(button(TEXT.hide, () => watchJob(current.id, false), 'quiet small'), TEXT.hideHint(price(costMicros))),
-      button(TEXT.details, () => openLarge(current.id), 'quiet small'),
-      phase !== 'open' && twice(TEXT.remove, TEXT.removeSure, () => remove(current.id), { kind: 'quiet small' }),
-    ].filter(Boolean);
-    // A button that has the focus, or was pressed once of twice, stays.
-    const kinds = `${phase} ${playable} ${address}`;
-    if (kinds === offered) return;
-    offered = kinds;
-    const hadFocus = parts.actions.contains(document.activeElement);
-    parts.actions.replaceChildren(...wanted);
-    if (hadFocus) wanted[0].focus();
-  }
-
-  /** One clock: the time that is left, by the reported share or by the usual time of the model. */
-  function tick() {
-    if (!current.open) {
-      const { phase } = standing(current);
-      parts.took.textContent = current.took > 0 ? (phase === 'finished' ? TEXT.madeIn : TEXT.after)(clock(current.took)) : '';
-      return;
-    }
-    parts.took.textContent = '';
-    const elapsed = Date.now() - at;
-    const learnt = usualTime(payload.model)?.time;
-    const usual = learnt ?? promised(payload.model);
-    const percent = bar.dataset.percent;
-    const left = timeLeft(elapsed, usual, Number(percent));
-    parts.time.textContent = left > 0 ? TEXT.left(clock(left)) : clock(elapsed);
-    parts.expected.textContent = !usual ? TEXT.timeUnknown : elapsed > usual ? TEXT.late(clock(usual)) : (learnt ? TEXT.usually : TEXT.promised)(clock(usual));
-    const [value, most, label] = percent ? [percent, 100, TEXT.progress.reported(percent)]
-      : left > 0 ? [elapsed, elapsed + left, TEXT.progress.byTime(clock(elapsed), clock(elapsed + left))]
-        : [null, 100, TEXT.progress.unknown];
-    bar.max = most;
-    if (value === null) bar.removeAttribute('value');
-    else bar.value = value;
-    bar.ariaLabel = label;
-  }
-
-  draw(job);
-  return { item, wishes: JSON.stringify(payload), draw, tick };
-}
-
-/** In milliseconds; 0 if it is not known. A share counts once it says something. */
-function timeLeft(elapsed, usual, percent) {
-  if (percent >= 5 && percent < 100) return elapsed * (100 - percent) / percent;
-  return usual ? Math.max(0, usual - elapsed) : 0;
-}
-
-/** The parsed status, and whether its clip may be played here. */
-export function playableOf(job) {
-  const said = standing(job);
-  return { ...said, playable: said.address && catalog.jobs.media_origins?.includes(new URL(said.address).origin) };
-}
-
-export function words({ body, trouble, costMicros }, { state, phase, percent, address, playable }) {
-  const said = [];
-  if (phase === 'open') {
-    said.push(element('p', { class: 'pending', text: state ? TEXT.status(state, percent) : TEXT.firstStatus }));
-  } else if (phase === 'finished' && !address) {
-    said.push(element('p', { text: TEXT.noAddress }));
-  } else if (phase === 'finished' && !playable) {
-    // Each run of the sandbox serves its clips from a port of its own.
-    said.push(element('p', { class: 'hint', text: catalog.mode === 'sandbox' ? TEXT.sandboxGone : TEXT.notPlayable(new URL(address).origin) }));
-  } else if (phase === 'failed') {
-    const why = reason(body);
-    said.push(element('p', { class: 'fault', text: TEXT.failed(state) }),
-      why && element('p', { text: TEXT.gatewaySays(why) }),
-      element('p', { text: TEXT.failedCost(price(costMicros)) }));
-  } else if (phase === 'left') {
-    said.push(element('p', { text: TEXT.hidden(state, price(costMicros)) }));
-  } else if (phase === 'gone' && state) {
-    said.push(element('p', { text: TEXT.lastStatus(state) }));
-  }
-  if (trouble) said.push(element('p', { class: 'hint', text: trouble }));
-  return said.filter(Boolean);
-}
-
-function titled(made, title) {
-  made.title = title;
-  return made;
-}
-
-export const contentOf = (id) => `./bff/video/content?request_id=${encodeURIComponent(id)}`;
-
-/** A clip loads when it comes near the view. */
-const soon = new IntersectionObserver((entries) => {
-  for (const { target, isIntersecting } of entries) {
-    if (!isIntersecting) continue;
-    soon.unobserve(target);
-    target.preload = 'metadata';
-    target.src = target.dataset.src;
-  }
-}, { rootMargin: '600px' });
-
-/** The clip: it plays without sound while its tile is pointed at or has the focus. */
-function clip(job, frame) {
-  const box = element('div', { class: 'clip' });
-  const load = () => {
-    const video = element('video', {
-      // Some phones show no picture before playing without a start time.
-      'data-src': `${contentOf(job.id)}#t=0.001`, playsinline: true, loop: true, preload: 'none',
-      'aria-label': shortened(job.payload.prompt || TEXT.noPrompt, 200),
-      error: () => box.replaceChildren(element('div', { class: 'broken' },
-        element('p', { text: TEXT.clipBroken }), button(TEXT.tryAgain, load, 'quiet small'))),
-    });
-    video.muted = true;
-    box.replaceChildren(video);
-    soon.observe(video);
-  };
-  const play = () => {
-    if (!matchMedia('(prefers-reduced-motion: reduce)').matches) box.querySelector('video')?.play().catch(() => {});
-  };
-  const stop = () => box.querySelector('video')?.pause();
-  for (const sign of ['pointerenter', 'focusin']) frame.addEventListener(sign, play);
-  for (const sign of ['pointerleave', 'focusout']) frame.addEventListener(sign, stop);
-  load();
-  return box;
-}
-
-export function outside(address) {
-  return element('a', { href: address, target: '_blank', rel: 'noopener noreferrer', title: new URL(address).origin, text: TEXT.openClip });
-}
-
-function day(at) {
-  const date = new Date(at);
-  return element('time', { datetime: date.toISOString(), text: date.toLocaleString([], { day: 'numeric', month: 'short', hour: 'numeric', minute: '2-digit' }) });
-}
-
-export const shortened = (text, most) => (text.length > most ? `${[...text].slice(0, most).join('')}…` : text);

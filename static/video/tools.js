@@ -1,6 +1,6 @@
 /** Narrows and selects the listed videos. Loaded when there are many, or when somebody selects. */
 
-import { byId, element, twice } from '../core/dom.js';
+import { announce, button, byId, element, icon, twice } from '../core/dom.js';
 import { TEXT } from './strings.js';
 
 /** Between two downloads of a selection, in milliseconds: browsers drop faster ones. */
@@ -10,28 +10,41 @@ const DAY = 24 * 60 * 60 * 1000;
 /** What "Show" offers: a test of an entry. */
 const KINDS = {
   all: () => true,
-  favourite: ({ job }) => job.favourite,
   open: ({ phase }) => ['open', 'left'].includes(phase),
   finished: ({ phase }) => phase === 'finished',
   other: ({ phase }) => ['failed', 'gone'].includes(phase),
 };
 
-let list, isSelecting = false;
+let list, star, filters, isSelecting = false;
 const fields = {};
 
 /** Adds the fields. `narrow()` is called when something else is wanted, `arrange()` draws the list; `drop(id)` removes a video. */
 export function startTools(gallery) {
   list = gallery;
-  const select = (name, values) => {
-    fields[name] = element('select', { id: `jobs-${name}`, 'aria-label': TEXT.tools[name], change: list.narrow });
-    offer(name, values);
-    return fields[name];
+  const row = (name) => {
+    fields[name] = element('select', { id: `jobs-${name}`, change: list.narrow });
+    offer(name, TEXT.tools.choices[name]);
+    return [element('label', { for: `jobs-${name}`, text: TEXT.tools[name] }), fields[name]];
   };
   fields.search = element('input', {
     id: 'jobs-search', type: 'search', dir: 'auto', placeholder: TEXT.tools.placeholder, 'aria-label': TEXT.tools.search, input: list.narrow,
   });
-  byId('jobs-tools').replaceChildren(fields.search, ...['filter', 'model', 'shape', 'date', 'sort'].map((name) => select(name, TEXT.tools.choices[name])));
+  const { favourites } = TEXT.tools;
+  star = element('button', { type: 'button', class: 'quiet', 'aria-pressed': 'false', 'aria-label': favourites, title: favourites, click: () => {
+    star.ariaPressed = String(star.ariaPressed !== 'true');
+    list.narrow();
+  } }, icon('star'));
+  filters = element('button', { type: 'button', class: 'quiet', popovertarget: 'jobs-filters' });
+  const panel = element('div', { id: 'jobs-filters', class: 'panel pop filters', popover: 'auto' }, ['filter', 'model', 'shape', 'date', 'sort'].flatMap(row));
+  panel.addEventListener('beforetoggle', () => {
+    const { bottom, right } = filters.getBoundingClientRect();
+    panel.style.setProperty('--x', `${document.documentElement.clientWidth - right}px`);
+    panel.style.setProperty('--y', `${bottom + 4}px`);
+  });
+  byId('jobs-tools').replaceChildren(fields.search, star, filters, panel);
   byId('jobs').addEventListener('change', showPicked);
+  byId('jobs').addEventListener('click', pick, { capture: true });
+  addEventListener('keydown', ({ key }) => key === 'Escape' && isSelecting && !document.querySelector(':popover-open, dialog[open]') && select());
 }
 
 /** What is wanted now: a test of an entry, and 1 if newer ones come first, else -1. */
@@ -40,7 +53,7 @@ export function wanted() {
   const { filter, model, shape, date, sort } = fields;
   const since = date.value === 'today' ? new Date().setHours(0, 0, 0, 0) : date.value ? Date.now() - date.value.slice(1) * DAY : 0;
   return {
-    isWanted: (entry) => KINDS[filter.value](entry) && entry.at >= since
+    isWanted: (entry) => KINDS[filter.value](entry) && entry.at >= since && (star.ariaPressed !== 'true' || entry.job.favourite)
       && [[model, 'model'], [shape, 'aspect_ratio']].every(([{ value }, name]) => !value || entry.job.payload[name] === value)
       && words.every((word) => entry.text.includes(word)),
     newer: sort.value === 'oldest' ? -1 : 1,
@@ -53,8 +66,11 @@ export function show(entries, isMany) {
   for (const [name, field] of [['model', 'model'], ['shape', 'aspect_ratio']]) {
     const values = [...new Set(entries.map(({ job }) => job?.payload[field]).filter(Boolean))].sort();
     offer(name, { ...TEXT.tools.choices[name], ...Object.fromEntries(values.map((value) => [value, value])) });
-    fields[name].hidden = values.length < 2;
+    fields[name].hidden = fields[name].previousSibling.hidden = values.length < 2;
   }
+  const set = ['filter', 'model', 'shape', 'date', 'sort'].filter((name) => fields[name].selectedIndex > 0).length;
+  filters.textContent = TEXT.tools.filters(set);
+  filters.classList.toggle('set', set > 0);
   showPicked();
 }
 
@@ -66,34 +82,63 @@ function offer(name, values) {
   if (before in values) select.value = before;
 }
 
+/** Begins to select videos, or ends it. Meanwhile a bar with what can be done stands in place of the form. */
 export function select() {
   isSelecting = !isSelecting;
   byId('jobs').classList.toggle('selecting', isSelecting);
   byId('jobs-select').textContent = isSelecting ? TEXT.doneSelecting : TEXT.select;
   byId('jobs-select').ariaPressed = String(isSelecting);
+  byId('video-form').hidden = isSelecting;
+  byId('jobs-picked').hidden = !isSelecting;
   if (!isSelecting) for (const box of byId('jobs').querySelectorAll('.pick:checked')) box.checked = false;
   list.arrange();
+  if (!isSelecting) byId('jobs-select').focus();
+}
+
+/** In the middle of a selection, a press anywhere on a tile selects it. */
+function pick(event) {
+  const box = isSelecting && event.target.closest('.frame')?.parentNode.querySelector('.pick');
+  if (!box) return;
+  event.stopPropagation();
+  box.click();
 }
 
 function showPicked() {
-  const items = isSelecting ? list.shownItems().filter((item) => item.querySelector('.pick:checked')) : [];
+  if (!isSelecting) return;
+  const items = list.shownItems().filter((item) => item.querySelector('.pick:checked'));
   const facts = items.map(({ dataset }) => dataset.id).join();
   const bar = byId('jobs-picked');
-  bar.hidden = items.length === 0;
-  if (bar.dataset.facts === facts) return;
+  if (bar.dataset.facts === facts && bar.firstChild) return;
   bar.dataset.facts = facts;
+  const hadFocus = bar.contains(document.activeElement);
+  const some = (act) => () => (items.length ? act() : announce(TEXT.nothingPicked));
+  const drop = async () => {
+    for (const { dataset } of items) await list.drop(dataset.id);
+    select();
+    byId('video-heading').focus();
+  };
   bar.replaceChildren(
-    element('button', { type: 'button', class: 'quiet small', text: TEXT.downloadPicked(items.length), click: () => void download(items) }),
-    twice(TEXT.removePicked(items.length), TEXT.removePickedSure(items.length), async () => {
-      for (const { dataset } of items) await list.drop(dataset.id);
-      select();
-      byId('video-heading').focus();
-    }, { kind: 'quiet small' }));
+    element('strong', { role: 'status', text: TEXT.picked(items.length) }),
+    button(TEXT.pickAll, pickAll, 'quiet small'),
+    button(TEXT.downloadPicked(items.length), some(() => void download(items)), 'quiet small'),
+    items.length ? twice(TEXT.removePicked(items.length), TEXT.removePickedSure(items.length), drop, { kind: 'quiet small' })
+      : button(TEXT.removePicked(0), some(drop), 'quiet small'),
+    button(TEXT.cancelSelecting, select, 'quiet small'));
+  for (const made of [...bar.children].slice(2, 4)) made.ariaDisabled = items.length ? null : 'true';
+  if (hadFocus) bar.querySelector('button').focus();
+}
+
+function pickAll() {
+  for (const item of list.shownItems()) {
+    const box = item.querySelector('.pick:not(:disabled)');
+    if (box) box.checked = true;
+  }
+  showPicked();
 }
 
 async function download(items) {
   for (const item of items) {
-    item.querySelector('a[download]')?.click();
+    item.querySelector('a[download][href]')?.click();
     await new Promise((done) => { setTimeout(done, BETWEEN); });
   }
 }

@@ -1,4 +1,4 @@
-/** The video view: a form that follows the picked model's rules, and a purchase that is confirmed first. studio.js lists the videos. */
+/** The video view: a bar that follows the picked model's rules, and a purchase that is confirmed first. studio.js lists the videos. */
 
 import { byId, element, once, unbroken, unrepeated } from '../core/dom.js';
 import { clock, price } from '../core/format.js';
@@ -40,7 +40,7 @@ let listed = null;
 
 const studio = once(async () => {
   const module = await import('./studio.js');
-  await module.start(catalog, { reuse, again, look });
+  await module.start(catalog, { reuse, again, look, showSamples });
   listed = module;
   return module;
 });
@@ -57,8 +57,15 @@ async function look() {
   try {
     const rows = isNobody() ? [] : (await read('/bff/jobs')).rows;
     if (rows.length || studio.part) await (await studio()).takeListed(rows);
-    else byId('jobs-empty').hidden = false;
+    else await showSamples();
   } catch { /* as said */ }
+}
+
+/** Before there are videos: what could be made. */
+async function showSamples() {
+  if (!byId('jobs-empty').hidden) return;
+  byId('jobs-empty').hidden = false;
+  (await import('./samples.js')).showSamples((prompt) => void reuse({ ...asked(), prompt }));
 }
 
 function startConfirm() {
@@ -117,18 +124,25 @@ async function ask() {
   byId('video-confirm-text').replaceChildren(...unbroken(TEXT.sure(wanted.duration, wanted.model, cost), wanted.model));
   byId('video-confirm-duplicate').textContent = orders.duplicate(wanted);
   byId('video-yes').textContent = TEXT.spend(cost);
-  byId('video-confirm').hidden = false;
-  byId('video-actions').hidden = true;
+  showConfirm(true);
   // Not on "Yes": a second Enter must not spend.
   byId('video-cancel').focus();
-  byId('video-confirm').scrollIntoView({ block: 'nearest' });
+  // On a low screen, the bar is not always in sight.
+  if (getComputedStyle(byId('video-form')).position !== 'sticky') byId('video-confirm').scrollIntoView({ block: 'nearest' });
+}
+
+/** The question takes the place of the options. */
+function showConfirm(isAsked) {
+  byId('video-confirm').hidden = !isAsked;
+  byId('video-actions').hidden = isAsked;
+  byId('video-form').classList.toggle('confirming', isAsked);
 }
 
 function askedNothing() {
   complain('');
+  byId('video-confirm-duplicate').textContent = '';
   showOrderable();
-  byId('video-confirm').hidden = true;
-  byId('video-actions').hidden = false;
+  showConfirm(false);
 }
 
 /** Second click: buys. */
@@ -173,19 +187,20 @@ function startForm() {
   byId('video-model').addEventListener('click', () => void pickAnother());
   form.addEventListener('input', () => {
     showCount();
+    showChosen();
     mark([]);
     keepDraft();
     askedNothing();
   });
   if (catalog.pictures) {
     const tell = (text) => {
-      fold(false);
       mark([['image', text]]);
+      byId('video-picture').showPopover();
     };
     import('./pictures.js').then(({ startPictures }) => startPictures(catalog.pictures, tell), () => complain(TEXT.notLoaded));
   } else refuseFiles(form);
   showChips();
-  byId('video-more').addEventListener('click', () => fold(byId('video-options').classList.contains('open')));
+  for (const panel of form.querySelectorAll('[popover]')) placeAbove(panel, form);
   fillIn(choice.object('video-draft'));
 }
 
@@ -198,11 +213,28 @@ function payload() {
   };
 }
 
-/** Shows or hides the options; on a wide screen they are always there. */
-function fold(isFolded) {
-  byId('video-options').classList.toggle('open', !isFolded);
-  byId('video-more').ariaExpanded = String(!isFolded);
-  byId('video-more').textContent = isFolded ? TEXT.options : TEXT.fewerOptions;
+/** A panel opens above the bar, over the button that opened it. A press on a choice closes it; the arrow keys do not. */
+function placeAbove(panel, form) {
+  panel.addEventListener('beforetoggle', ({ newState }) => {
+    if (newState !== 'open') return;
+    const opener = form.querySelector(`[popovertarget="${panel.id}"]`);
+    panel.style.setProperty('--x', `${opener.getBoundingClientRect().left}px`);
+    panel.style.setProperty('--y', `${document.documentElement.clientHeight - form.getBoundingClientRect().top + 8}px`);
+  });
+  panel.addEventListener('click', ({ target, pointerType }) => {
+    if (pointerType && target.closest('.choice')) setTimeout(() => panel.hidePopover(), 150);
+  });
+}
+
+/** The pills say what is chosen. */
+function showChosen() {
+  const { duration, aspect_ratio: shape, image_url: picture } = asked();
+  byId('video-length').textContent = TEXT.seconds(duration);
+  byId('video-length').ariaLabel = TEXT.lengthIs(duration);
+  byId('video-shape').textContent = shape;
+  byId('video-shape').ariaLabel = TEXT.shapeIs(TEXT.shapes[shape] ?? shape);
+  byId('video-slot').ariaLabel = byId('video-slot').title = TEXT.picture(model.image === 'required');
+  byId('video-slot').classList.toggle('set', Boolean(picture));
 }
 
 /** Opens the sheet of models: what each costs, makes and needs. Loaded when it is first opened. */
@@ -240,11 +272,9 @@ function showChips() {
     const before = byId('video-prompt').value.trim();
     byId('video-prompt').value = before ? `${before.replace(/[,.]$/, '')}, ${word}` : word;
     byId('video-prompt').dispatchEvent(new Event('input', { bubbles: true }));
-    byId('video-prompt').focus();
   };
-  byId('video-chips').replaceChildren(...Object.entries(TEXT.help).map(([name, words]) => element('details', { class: 'menu' },
-    element('summary', { class: 'link small', text: `+ ${name}` }),
-    element('div', { class: 'card' }, words.map((word) => element('button', { type: 'button', class: 'link small', text: word, click: () => add(word) }))))));
+  byId('video-chips').replaceChildren(...Object.entries(TEXT.help).flatMap(([name, words]) => [element('strong', { text: name }),
+    element('div', { class: 'choices' }, words.map((word) => element('button', { type: 'button', class: 'quiet', text: word, click: () => add(word) })))]));
 }
 
 /** Puts wishes into the form; what is not said is as the price list has it. */
@@ -270,7 +300,7 @@ function clearPrompt() {
 function isComplete() {
   const faults = ['prompt', 'image'].map((name) => [name, MISSING[name](byId(`video-${name}`).value.trim())]).filter(([, text]) => text);
   mark(faults);
-  if (faults.some(([name]) => name === 'image')) fold(false);
+  if (faults[0]?.[0] === 'image') byId('video-picture').showPopover();
   if (faults.length) byId(`video-${faults[0][0]}`).focus();
   return faults.length === 0;
 }
@@ -300,11 +330,11 @@ function followModel({ duration, aspect_ratio: aspect }) {
   byId('video-generate').textContent = TEXT.generate(price(model.price_micros));
   byId('video-model').textContent = model.id;
   byId('video-model').ariaLabel = TEXT.model(model.id);
-  byId('video-model-hint').textContent = inWords(model.remarks);
   byId('video-image-label').textContent = TEXT.picture(required);
   byId('video-image').required = required;
   showDurations(model, duration ?? catalog.defaults.duration);
   showAspect(model, aspect ?? catalog.defaults.aspect_ratio);
+  showChosen();
   askedNothing();
 }
 
@@ -323,9 +353,7 @@ function showDurations({ durations }, wanted) {
     input: () => { shown.textContent = TEXT.seconds(range.value); },
   });
   byId('video-duration').replaceChildren(legend, element('div', { class: 'range' }, range, shown), element('p', {
-    id: 'video-seconds-hint', class: 'hint',
-    text: durations.kind === 'unstated'
-      ? TEXT.lengthUnstated(min, max) : TEXT.lengthRange(min, max),
+    id: 'video-seconds-hint', class: 'hint', text: TEXT.lengths(min, max, durations.kind === 'unstated'),
   }));
 }
 
@@ -333,14 +361,17 @@ const nearest = (values, wanted) => values.reduce((best, value) =>
   (Math.abs(value - wanted) < Math.abs(best - wanted) ? value : best));
 
 function showAspect({ aspect_ratio: rule }, wanted) {
-  byId('video-aspect').hidden = rule === 'ignored';
+  byId('video-shape').hidden = rule === 'ignored';
   byId('video-aspect').replaceChildren(element('legend', { text: TEXT.shape }), element('div', { class: 'choices' },
     ...catalog.aspect_ratios.map((ratio) => radio('aspect', ratio, TEXT.shapes[ratio] ?? ratio, ratio === wanted))));
 }
 
 function radio(name, value, text, on) {
-  return element('label', { class: 'choice' }, element('input', { type: 'radio', name, value, checked: on }), ` ${text}`);
+  return element('label', { class: 'choice' }, element('input', { type: 'radio', name, value, checked: on }), text);
 }
+
+/** From this share of the longest prompt on, its length is shown. */
+const NEARLY = 0.85;
 
 /** Code points, the unit in which the service counts. */
 const lengthOf = (text) => [...text].length;
@@ -348,7 +379,7 @@ const lengthOf = (text) => [...text].length;
 function showCount() {
   const used = lengthOf(byId('video-prompt').value);
   const most = catalog.limits.prompt_characters;
-  byId('video-count').textContent = TEXT.characters(used, most);
+  byId('video-count').textContent = used > most * NEARLY ? TEXT.characters(used, most) : '';
   byId('video-count').classList.toggle('over', used > most);
 }
 
@@ -384,8 +415,8 @@ function refuseFiles(form) {
   const refuse = (event, { files } = {}) => {
     if (!files?.length) return;
     event.preventDefault();
-    fold(false);
     mark([['image', TEXT.noFiles]]);
+    byId('video-picture').showPopover();
     byId('video-image').focus();
   };
   form.addEventListener('dragover', (event) => event.dataTransfer?.types.includes('Files') && event.preventDefault());

@@ -35,6 +35,7 @@ mod refusals;
 #[path = "../long/fleet/relay.rs"]
 #[expect(dead_code, reason = "the page is moved, and nothing is stopped")]
 mod relay;
+mod removal;
 mod scenarios;
 mod shared_storage;
 mod shell;

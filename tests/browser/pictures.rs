@@ -7,7 +7,7 @@ use crate::gate::Gate;
 use crate::markdown::{blocks, read, section};
 use crate::page::Page;
 use crate::shop::Shop;
-use crate::videos::{CONFIRM, GENERATE, IS_READY, PROMPT};
+use crate::videos::{CONFIRM, GENERATE, IS_READY, PROMPT, choose};
 use crate::watch::Tamper;
 
 const HOME: &str = "https://chat.example.com/bff/pictures/";
@@ -29,8 +29,15 @@ fn open(gate: &Gate) -> Page {
     let mut page = Page::new(&gate.origin);
     page.expect_errors(&["Failed to load resource"]);
     page.goto(&format!("{}/#video", gate.origin));
-    page.find(CHOOSE);
+    page.wait_until("document.querySelector('#video-picture input[type=file]') !== null");
     page
+}
+
+/// Opens the panel of the starting picture, and types an address into it.
+fn fill_address(page: &Page, address: &str) {
+    page.find(("button", "Picture to start from…")).click();
+    page.find(CHOOSE);
+    page.find(("textbox", "Picture to start from…")).fill(address);
 }
 
 /// Makes a file `photo` in the page: red at the left and blue at the right, turned by its EXIF data,
@@ -68,7 +75,7 @@ fn give(page: &Page, kind: &str, file: &str) {
 }
 
 fn wait_for_picture(page: &Page) -> String {
-    page.wait_until(&format!("{ADDRESS}.startsWith('{HOME}') && document.querySelector('#video-picture img')?.naturalWidth > 0"));
+    page.wait_until(&format!("{ADDRESS}.startsWith('{HOME}') && document.querySelector('#video-slot img')?.naturalWidth > 0"));
     page.evaluate(ADDRESS).as_str().expect("an address").replace("https://chat.example.com", "")
 }
 
@@ -102,7 +109,7 @@ fn uploaded_photo_loses_its_metadata_and_becomes_a_video() {
     page.find(CONFIRM).click();
     page.wait_until(IS_READY);
     assert_eq!(gate.sold(), 1);
-    page.find(("button", "Use again")).click();
+    choose(&page, "It begins to rain", "Use again");
     assert_eq!(wait_for_picture(&page), path);
 }
 
@@ -124,14 +131,14 @@ fn pasted_and_chosen_pictures_survive_a_reload_and_can_be_removed() {
     page.find(REMOVE).click();
     assert_eq!(page.evaluate(ADDRESS), "");
     assert!(!page.shows(REMOVE));
-    assert_eq!(page.evaluate("document.activeElement.textContent"), "Choose a picture");
+    assert_eq!(page.evaluate("document.activeElement.id"), "video-slot");
 }
 
 #[test]
 fn refused_picture_is_explained_and_keeps_the_field() {
     let gate = start(&[]);
     let page = open(&gate);
-    page.find(("textbox", "Picture to start from…")).fill("https://example.com/cat.png");
+    fill_address(&page, "https://example.com/cat.png");
     give(&page, "drop", "new File(['<svg/>'], 'x.svg', { type: 'image/svg+xml' })");
     page.wait_until(&format!(
         "{FAULT} === 'Not uploaded: this browser cannot read it as a picture.'"
@@ -155,7 +162,7 @@ fn expired_picture_is_not_ordered() {
     let page = open(&gate);
     page.find(PROMPT).fill("It begins to rain");
     let expired = format!("{HOME}AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA");
-    page.find(("textbox", "Picture to start from…")).fill(&expired);
+    fill_address(&page, &expired);
     page.find(GENERATE).click();
     page.wait_until(&format!("{FAULT} === 'This picture has expired. Choose it again.'"));
     assert!(!page.shows(CONFIRM));

@@ -4,6 +4,7 @@ use crate::gate::Gate;
 use crate::held_gateway::HeldGateway;
 use crate::page::Page;
 use crate::page_load::begin_with;
+use crate::videos::wait_for_trouble;
 use crate::watch::Tamper;
 
 const MESSAGE: (&str, &str) = ("textbox", "Message");
@@ -130,7 +131,7 @@ fn open_video_is_resumed_only_if_sent_and_never_bought_again() {
         page.evaluate(&left_open(state, ledger));
         page.goto(&format!("{}/#video", gate.origin));
         page.reload();
-        page.wait_for_text(says);
+        wait_for_trouble(&page, says);
         let asked = || page.times_asked(&format!("POST {}/api/v1/video", gate.origin));
         assert_eq!((asked(), gate.sold()), (posts, 0), "{state} {ledger}");
         if state == "intent" {
@@ -245,8 +246,8 @@ fn key_sent_to_an_earlier_ledger_is_resent_only_after_a_warning() {
     page.goto(&format!("{}/#video", gate.origin));
     begin_with(&page, STALE);
     page.reload();
-    page.wait_for_text("you may pay twice");
-    page.wait_for_text("May be charged");
+    wait_for_trouble(&page, "you may pay twice");
+    wait_for_trouble(&page, "May be charged");
     assert_eq!(page.evaluate("posts.join()"), "gone");
     assert_eq!(gate.sold(), 0, "the server took nothing");
     page.evaluate("isStale = false");
@@ -282,7 +283,7 @@ fn open_purchase_that_version_1_of_the_page_kept_is_shown_with_its_cost() {
     page.evaluate(KEPT_BY_VERSION_1);
     page.goto(&format!("{}/#video", gate.origin));
     page.reload();
-    page.wait_for_text("you may pay twice");
+    wait_for_trouble(&page, "you may pay twice");
     page.find(("button", "Send it again · $3.00"));
     let turn = page.evaluate(
         "import(document.querySelector('script[type=module]').src.replace('shell.js', 'core/store.js')).then(({ conversations }) => conversations.one('1')).then(({ turns }) => turns[0])",

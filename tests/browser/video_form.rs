@@ -3,11 +3,21 @@
 use serde_json::json;
 
 use crate::gate::Gate;
+use crate::held_gateway::HeldGateway;
+use crate::page::Page;
 use crate::videos::{CONFIRM, GENERATE, LONG, PROMPT, open, order, pick_model};
 
 const PICTURE: (&str, &str) = ("textbox", "Picture to start from…");
+/// The height of the bar and of the window below its upper edge.
+const BAR: &str = "(({ height, top, left, right }) => [height, top > 0 && left >= 0 && right <= innerWidth])(document.getElementById('video-form').getBoundingClientRect())";
 const NOT_PUBLIC: &str =
     "document.getElementById('video-image-fault').textContent.endsWith(' is not public.')";
+
+/// Opens the panel of the starting picture, unless it is open, and types an address into it.
+fn fill_picture(page: &Page, address: &str) {
+    page.evaluate("(panel => panel.matches(':popover-open') || panel.showPopover())(document.getElementById('video-picture'))");
+    page.find(PICTURE).fill(address);
+}
 
 #[test]
 fn video_form_follows_each_models_rules() {
@@ -22,6 +32,7 @@ fn video_form_follows_each_models_rules() {
         let cents = model["price_micros"].as_u64().expect("a price") / 10_000;
         page.find(("button", &format!("Generate · ${}.{:02}", cents / 100, cents % 100)));
         let durations = &model["durations"];
+        page.find(("button", "Length: …")).click();
         if durations["kind"] == "one_of" {
             for seconds in durations["values"].as_array().expect("lengths") {
                 page.find(("radio", &format!("{seconds} s")));
@@ -35,35 +46,47 @@ fn video_form_follows_each_models_rules() {
             let is_said = text.as_str().is_some_and(|text| text.contains("does not say"));
             assert_eq!(is_said, durations["kind"] == "unstated", "{id}");
         }
+        page.press("Escape");
         let is_ignored = model["aspect_ratio"] == "ignored";
-        assert_eq!(page.shows(("radio", "Portrait 9:16")), !is_ignored, "{id}");
+        assert_eq!(page.shows(("button", "Shape: Landscape 16:9")), !is_ignored, "{id}");
         let is_required = model["image"] == "required";
         let label = if is_required { "required" } else { "optional" };
-        page.find(("textbox", &format!("Picture to start from ({label})")));
+        page.find(("button", &format!("Picture to start from ({label})")));
     }
 }
 
 #[test]
-fn generate_stays_in_its_place_when_the_budget_does_not_cover_it() {
-    let gate = Gate::start_with(&[("TOLLGATE_BUDGET__CALLER", "{ day = \"1.00\" }")]);
+fn bar_keeps_its_height_whatever_it_shows_and_however_wide_it_is() {
+    let gate = Gate::start_with(&[("TOLLGATE_BUDGET__CALLER", "{ day = \"4.00\" }"), LONG]);
     let page = open(&gate);
-    page.resize(1200, 800);
-    page.find(PROMPT).fill("A lighthouse");
-    let places = "(([button, options]) => button.left > options.right - 1 && button.top < options.bottom)(
-        ['video-generate', 'video-options'].map((id) => document.getElementById(id).getBoundingClientRect()))";
-    assert_eq!(page.evaluate(places), true, "beside the options");
+    let steady = |what: &str| {
+        for (width, height) in [(390, 844), (768, 1024), (1440, 900)] {
+            page.resize(width, height);
+            assert_eq!(page.evaluate(BAR), json!([104, true]), "{what}, {width}");
+        }
+    };
+    steady("empty");
     page.find(GENERATE).click();
-    page.wait_for_text("This costs $3.00. The budget (You, today) never covers it.");
-    assert_eq!(page.evaluate(places), true, "still beside the options");
-    page.resize(390, 844);
-    page.find(("button", "Options")).click();
-    let row = "['video-more', 'video-generate'].map((id) => document.getElementById(id).getBoundingClientRect()).every(({ bottom }, _, [first]) => Math.abs(bottom - first.bottom) < 12)";
-    assert_eq!(page.evaluate(row), true, "in one row");
+    page.wait_for_text("Say what the video should show.");
+    steady("with a fault");
+    page.find(PROMPT).fill(&"A lighthouse at dusk. ".repeat(180));
+    page.wait_for_text("3960 of 4000 characters");
+    steady("with a long prompt");
+    page.find(GENERATE).click();
+    page.find(CONFIRM);
+    steady("asking");
+    page.find(CONFIRM).click();
+    page.wait_until("document.getElementById('video-generate').ariaDisabled === 'true'");
+    page.find(PROMPT).fill("A lighthouse");
+    page.find(GENERATE).click();
+    page.wait_for_text("This costs $3.00. You, today: $1.00 left");
+    steady("without money");
 }
 
 #[test]
 fn incomplete_video_form_names_missing_fields_and_asks_for_no_money() {
-    let gate = Gate::start();
+    let gateway = HeldGateway::start("");
+    let gate = Gate::start_before(&gateway);
     let page = open(&gate);
     page.find(GENERATE).click();
     page.wait_for_text("Say what the video should show.");
@@ -75,6 +98,9 @@ fn incomplete_video_form_names_missing_fields_and_asks_for_no_money() {
     page.wait_for_text("4003 of 4000 characters");
     page.find(GENERATE).click();
     page.wait_for_text("Shorten it by 3 characters.");
+    page.evaluate("document.getElementById('video-prompt').value = ''");
+    page.find(PROMPT).fill("A lighthouse");
+    page.find(GENERATE).click();
     page.wait_for_text("video-e-gen4-turbo needs the web address of a picture.");
     page.find(PICTURE).fill("file:///etc/passwd");
     page.find(GENERATE).click();
@@ -94,14 +120,14 @@ fn error_of_the_picture_goes_with_the_address_or_the_model_that_caused_it() {
     let gone = "document.getElementById('video-image-fault').textContent === ''
         && document.getElementById('video-image').ariaInvalid !== 'true'";
     page.find(PROMPT).fill("A lighthouse");
-    page.find(PICTURE).fill("file:///etc/passwd");
+    fill_picture(&page, "file:///etc/passwd");
     page.find(GENERATE).click();
     page.wait_until(&format!("!({gone})"));
     page.evaluate(
         "const field = document.getElementById('video-image'); field.select(); document.execCommand('delete')",
     );
     page.wait_until(gone);
-    page.find(PICTURE).fill("file:///etc/passwd");
+    fill_picture(&page, "file:///etc/passwd");
     page.find(GENERATE).click();
     page.wait_until(&format!("!({gone})"));
     pick_model(&page, "video-d-3.1");
@@ -126,7 +152,7 @@ fn private_image_url_is_refused_at_its_field_without_a_request() {
         ("https://[2606:4700:4700::1111]/x.png", true),
         ("https://local.example.com/", true),
     ] {
-        page.find(PICTURE).fill(address);
+        fill_picture(&page, address);
         page.find(GENERATE).click();
         if is_public {
             page.find(CONFIRM);
@@ -147,6 +173,7 @@ fn refused_order_names_its_field_and_is_not_offered_unchanged() {
     let page = open(&gate);
     page.find(PROMPT).fill("A lighthouse");
     // What only the server finds: a network that few know to be no public one.
+    page.find(("button", "Picture to start from (optional)")).click();
     page.find(PICTURE).fill("http://192.0.2.1/x.png");
     page.find(GENERATE).click();
     page.find(CONFIRM).click();
@@ -163,8 +190,13 @@ fn video_form_survives_a_reload() {
     let gate = Gate::start();
     let page = open(&gate);
     pick_model(&page, "video-d-3.1");
+    page.find(("button", "Length: 8 s")).click();
     page.find(("radio", "4 s")).click();
+    // A choice closes its panel.
+    page.wait_until("document.querySelector(':popover-open') === null");
+    page.find(("button", "Shape: …")).click();
     page.find(("radio", "Portrait 9:16")).click();
+    page.find(("button", "Shape: Portrait 9:16"));
     page.find(PROMPT).fill("A lighthouse at dusk");
     page.reload();
     page.find(PROMPT);
@@ -218,28 +250,25 @@ fn prompt_help_adds_its_words_to_the_prompt() {
     let gate = Gate::start();
     let page = open(&gate);
     page.find(PROMPT).fill("A lighthouse.");
-    page.evaluate("document.querySelector('#video-chips summary').click()");
+    page.find(("button", "Style")).click();
     page.find(("button", "aerial shot")).click();
-    page.evaluate("document.querySelector('#video-chips details:last-child summary').click()");
     page.find(("button", "watercolour")).click();
     assert_eq!(page.find(PROMPT).value(), "A lighthouse, aerial shot, watercolour");
-    page.wait_until("document.querySelector('#video-chips [open]') === null");
     page.reload();
     assert_eq!(page.find(PROMPT).value(), "A lighthouse, aerial shot, watercolour");
 }
 
 /// However narrow the window is.
 #[test]
-fn form_cuts_no_model_name_and_covers_no_field() {
+fn bar_cuts_no_model_name_and_its_button_covers_nothing() {
     let gate = Gate::start();
     let page = open(&gate);
     pick_model(&page, "video-e-gen4-turbo");
     for width in [320, 390, 780, 1024, 1120, 1280, 1440] {
         page.resize(width, 800);
-        let covers = "(() => { const { left } = document.getElementById('video-generate').getBoundingClientRect(), { right, bottom } = document.getElementById('video-options').getBoundingClientRect();
-            const inside = [...document.querySelectorAll('#video-options > :not([hidden])')].every((field) => field.getBoundingClientRect().right <= right + 1);
-            return !inside || (right > left && bottom > document.getElementById('video-generate').getBoundingClientRect().top + 1); })()";
-        assert_eq!(page.evaluate(covers), false, "a field is covered at {width}");
+        let covers = "(([pills, button, bar]) => pills.right > button.left || button.right > bar.right)(
+            ['.pills', '#video-generate', '#video-form'].map((name) => document.querySelector(name).getBoundingClientRect()))";
+        assert_eq!(page.evaluate(covers), false, "{width}");
         let is_cut = "(({ scrollWidth, clientWidth }) => scrollWidth > clientWidth)(document.getElementById('video-model'))";
         assert_eq!(page.evaluate(is_cut), false, "{width}");
     }
@@ -251,9 +280,12 @@ fn video_view_without_videos_loads_nothing_but_its_form() {
     let page = open(&gate);
     page.wait_for_text("No videos yet.");
     let loaded = "performance.getEntriesByType('resource').map(({ name }) => /video\\/(\\w+)\\.js$/.exec(name)?.[1]).filter(Boolean).sort().join()";
-    assert_eq!(page.evaluate(loaded), "strings,video");
+    assert_eq!(page.evaluate(loaded), "pictures,samples,strings,video");
+    // The samples fill the form in, and order nothing.
+    page.find(("button", "A train through the Alps, tracking shot, golden hour")).click();
+    assert_eq!(page.find(PROMPT).value(), "A train through the Alps, tracking shot, golden hour");
+    page.evaluate("document.getElementById('video-prompt').value = ''");
     // What an order needs comes with the first touch of the form, so that an order waits for nothing.
-    page.find(PROMPT).click();
     page.wait_until(&format!("{loaded}.includes('orders') && {loaded}.includes('jobs')"));
     assert_eq!(page.evaluate(&format!("/lightbox|tools/.test({loaded})")), false);
 }

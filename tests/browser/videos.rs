@@ -11,13 +11,12 @@ pub(crate) const PROMPT: (&str, &str) = ("textbox", "What should it show?");
 pub(crate) const GENERATE: (&str, &str) = ("button", "Generate · $…");
 pub(crate) const CONFIRM: (&str, &str) = ("button", "Yes, spend $…");
 pub(crate) const ASK: (&str, &str) = ("button", "Check again, free");
-const REMOVE: (&str, &str) = ("button", "Remove");
-const REALLY: (&str, &str) = ("button", "Really remove? It is not refunded");
+pub(crate) const REALLY: (&str, &str) = ("button", "Really remove? It is not refunded");
 const TO_CHAT: (&str, &str) = ("link", "Chat");
 const TO_VIDEO: (&str, &str) = ("link", "Video");
 pub(crate) const IS_READY: &str = "document.querySelector('video')?.readyState >= 2";
 const SPENT: &str = "document.getElementById('spent').textContent";
-const EVENTS: (&str, &str) = ("Content-Type", "text/event-stream");
+pub(crate) const EVENTS: (&str, &str) = ("Content-Type", "text/event-stream");
 const PROBLEM: (&str, &str) = ("Content-Type", "application/problem+json");
 /// So long that a test is over before the job is.
 pub(crate) const LONG: (&str, &str) = ("TOLLGATE_SANDBOX__JOB_TIME", "600s");
@@ -44,6 +43,20 @@ pub(crate) fn pick_model(page: &Page, id: &str) {
     page.find(("combobox", "Search models"));
     page.evaluate(&format!("document.querySelector('[data-model=\"{id}\"]').click()"));
     page.find(("button", &format!("Model: {id}")));
+}
+
+/// Chooses from the menu of the video with this prompt.
+pub(crate) fn choose(page: &Page, prompt: &str, action: &str) {
+    page.find(("button", &format!("Actions: {prompt}"))).click();
+    page.find(("button", action)).click();
+}
+
+/// Waits until an order that needs attention says this. It is folded in a page that did not make it.
+pub(crate) fn wait_for_trouble(page: &Page, text: &str) {
+    page.wait_until(&format!(
+        "[...document.querySelectorAll('#attention:not([hidden]), .receipt')].map((one) => {{ one.open = true; }}) && document.body.innerText.includes({})",
+        json!(text)
+    ));
 }
 
 /// Keeps these jobs as earlier pages did: the fields of each besides its id.
@@ -78,7 +91,7 @@ fn reload_resumes_the_job_and_its_clip_plays() {
     assert!(file.starts_with("a-lighthouse-at-dusk-slow-camera-20"), "{file}");
     assert_eq!(std::path::Path::new(file).extension(), Some("mp4".as_ref()));
     page.wait_for_text("made in 0:");
-    page.find(("button", "Use again")).click();
+    choose(&page, "A lighthouse at dusk: slow camera!", "Use again");
     assert_eq!(page.find(PROMPT).value(), "A lighthouse at dusk: slow camera!");
     // The next one of this model is measured by the time that this one took.
     gateway.hold(STATUS);
@@ -134,7 +147,7 @@ fn unknown_job_status_is_shown_raw_and_never_as_failed() {
     page.find(("progressbar", "Progress: not known"));
     let text = page.evaluate("document.body.innerText");
     assert!(!text.as_str().expect("text").contains("could not be made"));
-    page.find(("button", "Details")).click();
+    choose(&page, "A lighthouse", "Details");
     page.wait_until("document.querySelector('.lightbox details pre').textContent.includes('\"progress\": \"half\"')");
 }
 
@@ -150,7 +163,7 @@ fn result_that_is_no_url_is_never_requested_from_this_host() {
     let says =
         "(document.body.innerText.match(/no video address that this page can find/g) ?? []).length";
     page.wait_until(&format!("{says} === {}", addresses.len()));
-    assert_eq!(page.evaluate("document.querySelectorAll('#jobs :is(a, video)').length"), 0);
+    assert_eq!(page.evaluate("document.querySelectorAll('#jobs :is(a[href], video)').length"), 0);
 }
 
 #[test]
@@ -211,85 +224,47 @@ fn pending_video_says_how_long_it_will_take_by_the_price_list() {
     page.wait_for_text("About 0:40, according to the price list.");
 }
 
-/// Presses both buttons of a removal just after all videos were asked for, as the person may.
-const REMOVE_WHILE_READING: &str = "(() => {
-    const getAll = IDBObjectStore.prototype.getAll;
-    IDBObjectStore.prototype.getAll = function (...how) {
-        const reading = getAll.apply(this, how);
-        for (let presses = 0; presses < 2 && this.name === 'jobs'; presses += 1) {
-            [...document.querySelectorAll('#jobs .actions button')].at(-1)?.click();
-        }
-        return reading;
-    };
-    new BroadcastChannel('tollgate').postMessage('jobs');
-})()";
-/// Notes how many videos are shown when a removal has just been kept.
-const WATCH_REMOVAL: &str = "(() => {
-    const remove = IDBObjectStore.prototype.delete;
-    IDBObjectStore.prototype.delete = function (...which) {
-        this.transaction.addEventListener('complete', () => { globalThis.shown = document.querySelectorAll('#jobs > li').length; });
-        return remove.apply(this, which);
-    };
-})()";
-/// How many videos are kept; what was asked of them before is answered before.
-const KEPT: &str = "new Promise((done) => { indexedDB.open('tollgate').onsuccess = ({ target: { result: base } }) => {
-    base.transaction('jobs').objectStore('jobs').count().onsuccess = ({ target: { result } }) => { base.close(); setTimeout(done, 0, result); };
-}; })";
-
+/// The reported share is enough to tell the time that is left: no sentence may deny it.
 #[test]
-fn video_removed_during_an_update_from_another_tab_stays_removed() {
+fn time_left_by_reported_progress_is_not_called_unknown() {
     let gate = Gate::start();
     let page = open(&gate);
-    keep_jobs(&page, &json!([{"id": "one", "body": {"status": "failed"}}]));
-    page.find(("button", "Remove"));
-    page.evaluate(REMOVE_WHILE_READING);
-    page.wait_until(&format!("{KEPT}.then((count) => count === 0)"));
-    assert_eq!(page.evaluate("document.querySelectorAll('#jobs > li').length"), 0);
-    page.wait_for_text("No videos yet.");
+    let half = "retry: 500\n\nevent: job\ndata: {\"request_id\":\"vid_half\",\"state\":\"open\",\"status\":{\"status\":\"processing\",\"progress\":50}}\n\n";
+    page.tamper("*/bff/events*", Tamper::Answer(200, vec![EVENTS], half));
+    keep_jobs(&page, &json!([{"id": "vid_half", "open": true}]));
+    page.wait_until(
+        "/^about \\d+:\\d\\d left$/.test(document.querySelector('.elapsed')?.textContent)",
+    );
+    assert_eq!(
+        page.evaluate("document.querySelector('.waiting').innerText.trim().split('\\n').length"),
+        1
+    );
 }
 
-/// A reload cuts off what is still being written.
+/// What bought nothing in this page stays folded away, so that the gallery comes first.
 #[test]
-fn removed_video_stays_until_its_removal_is_stored() {
+fn gallery_is_in_sight_on_load_below_one_line_of_trouble() {
     let gate = Gate::start();
     let page = open(&gate);
-    keep_jobs(&page, &json!([{"id": "one", "body": {"status": "failed"}}]));
-    page.find(REMOVE).click();
-    page.evaluate(WATCH_REMOVAL);
-    page.find(REALLY).click();
-    page.wait_for_text("No videos yet.");
-    assert_eq!(page.evaluate("shown"), 1);
-}
-
-#[test]
-fn moved_video_keeps_its_armed_confirm_button() {
-    let gate = Gate::start();
-    let page = open(&gate);
-    let silent = Tamper::Answer(200, vec![EVENTS], "retry: 60000\n\n");
-    page.tamper("*/bff/events*", silent);
-    keep_jobs(
-        &page,
-        &json!([
-            {"id": "older", "open": true, "at": 1_700_000_000_000_u64},
-            {"id": "newer", "at": 1_700_000_001_000_u64, "body": {"status": "failed"}},
-        ]),
-    );
-    let order = "[...document.querySelectorAll('#jobs .chip')].map(({ textContent }) => textContent).join()";
-    page.wait_until(&format!("{order} === 'Being made,Failed'"));
-    page.find(REMOVE).click();
-    page.find(REALLY);
-    // Another tab hears that the older one is finished: it now comes after the newer one.
-    page.evaluate(
-        "new Promise((done) => { indexedDB.open('tollgate').onsuccess = ({ target: { result: base } }) => {
-            const writing = base.transaction('jobs', 'readwrite').objectStore('jobs');
-            writing.get('older').onsuccess = ({ target }) => writing.put({ ...target.result, open: false, body: { status: 'completed' } });
-            writing.transaction.oncomplete = () => { base.close(); new BroadcastChannel('tollgate').postMessage('jobs'); done(); };
-        }; })",
-    );
-    page.wait_until(&format!("{order} === 'Failed,Finished'"));
-    page.find(REALLY).click();
-    page.wait_until("document.querySelectorAll('#jobs > li').length === 1");
-    page.wait_for_text("Finished");
+    page.resize(1440, 900);
+    page.tamper("*/api/v1/video", Tamper::Answer(503, vec![PROBLEM, ("Retry-After", "90")], FULL));
+    order(&page, "A third lighthouse");
+    page.wait_until("document.querySelector('#attention[open] .receipt[open]') !== null");
+    let jobs = (0..19).map(|nth| {
+        json!({"id": format!("vid_{nth}"), "at": 1_700_000_000_000_u64 + nth, "body": {"status": "completed", "video_url": "https://media.example/x.mp4"}})
+    });
+    keep_jobs(&page, &jobs.collect());
+    page.wait_until("document.querySelectorAll('#jobs > li').length === 19");
+    page.wait_for_text("1 order needs attention");
+    let is_folded = "(({ open, offsetHeight }) => !open && offsetHeight < 50)(document.getElementById('attention'))";
+    assert_eq!(page.evaluate(is_folded), true);
+    let whole = "(() => { const { top } = document.getElementById('video-form').getBoundingClientRect();
+        return [...document.querySelectorAll('#jobs .frame')].filter((frame) => frame.getBoundingClientRect().bottom < top).length; })()";
+    for (width, height, least) in [(1440, 900, 8), (768, 1024, 4), (390, 844, 2)] {
+        page.resize(width, height);
+        let seen = page.evaluate(whole);
+        assert!(seen.as_u64() >= Some(least), "{seen} of {least} at {width}");
+    }
 }
 
 mod long {
@@ -303,7 +278,7 @@ mod long {
         page.wait_for_text("The video could not be made (“failed”).");
         page.wait_for_text("The AI gateway says: the prompt asked the sandbox to fail");
         page.wait_for_text("$3.00 was charged when it was ordered.");
-        page.find(REMOVE).click();
+        choose(&page, "sandbox:fail a lighthouse", "Remove");
         page.find(REALLY).click();
         page.wait_for_text("No videos yet.");
         assert_eq!(page.evaluate("document.activeElement.id"), "video-heading");
@@ -340,7 +315,9 @@ mod long {
         page.find(("searchbox", "Search your videos")).fill(" nowhere");
         page.wait_for_text("No videos match.");
         page.evaluate("document.getElementById('jobs-search').value = ''");
+        page.find(("button", "Filter")).click();
         page.find(("combobox", "Show")).choose("Needs attention");
+        page.find(("button", "Filter · 1"));
         page.wait_until(&format!("{shown} === 4"));
         page.find(("link", "Skip to content"));
         page.screenshot("video-forty");
@@ -363,12 +340,14 @@ mod long {
         order(&page, "One");
         page.wait_until("document.querySelectorAll('video').length === 1");
         assert_eq!(page.evaluate("asked"), 0);
-        page.find(("button", "Notify me when one is finished")).click();
-        page.wait_until("document.getElementById('jobs-notify').ariaPressed === 'true'");
-        assert_eq!(page.evaluate("asked"), 1);
+        // The bell is of use while something is being made.
+        assert!(!page.shows(("button", "Notify me when one is finished")));
         gateway.hold(STATUS);
         order(&page, "Two");
         page.wait_until("document.querySelectorAll('progress').length === 1");
+        page.find(("button", "Notify me when one is finished")).click();
+        page.wait_until("document.getElementById('jobs-notify').ariaPressed === 'true'");
+        assert_eq!(page.evaluate("asked"), 1);
         page.find(TO_CHAT).click();
         gateway.release();
         page.wait_until("told.length === 1");

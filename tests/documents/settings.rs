@@ -5,7 +5,8 @@ use std::path::Path;
 
 use tollgate::config::{Environment, SettingError, Settings, SettingsSource, Target};
 
-/// Commented settings that show an example, as their default is absence.
+/// Commented settings that show an example, as their default is absence, or the default without the built-in
+/// sandbox.
 const EXAMPLES: &[&str] = &[
     "server.public_url",
     "server.prefix",
@@ -18,6 +19,8 @@ const EXAMPLES: &[&str] = &[
     "models.chat",
     "page.presets",
     "store.url",
+    "jobs.keep_prompts",
+    "page.pictures",
     "webhooks.url",
     "webhooks.events",
 ];

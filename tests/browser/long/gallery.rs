@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use crate::gate::Gate;
-use crate::videos::{IS_READY, keep_jobs, open, order};
+use crate::videos::{IS_READY, choose, keep_jobs, open, order};
 
 #[test]
 fn video_is_shown_large_and_keys_lead_to_the_next_one() {
@@ -17,7 +17,8 @@ fn video_is_shown_large_and_keys_lead_to_the_next_one() {
     page.wait_until(
         "document.querySelector('.lightbox .facts .plain').textContent === 'The second one'",
     );
-    page.evaluate("document.querySelector('.lightbox-bar button').focus()");
+    // The player has the focus, and would seek.
+    page.wait_until("document.activeElement.matches('.lightbox video')");
     page.press("ArrowRight");
     page.wait_until(
         "document.querySelector('.lightbox .facts .plain').textContent === 'The first one'",
@@ -32,13 +33,33 @@ fn video_is_shown_large_and_keys_lead_to_the_next_one() {
 }
 
 #[test]
+fn back_closes_the_large_video_and_stays_in_the_view() {
+    let gate = Gate::start();
+    let page = open(&gate);
+    two_videos(&page);
+    page.wait_until("document.querySelectorAll('#jobs > li').length === 2");
+    let is_open = "document.querySelector('.lightbox')?.open === true";
+    page.evaluate("document.querySelector('#jobs [data-id=older] .enlarge').click()");
+    page.wait_until(is_open);
+    page.evaluate("history.back()");
+    page.wait_until(&format!("!({is_open})"));
+    assert_eq!(page.evaluate("location.hash"), "#video");
+    // The cross takes the step of the history with it.
+    page.evaluate("document.querySelector('#jobs [data-id=older] .enlarge').click()");
+    page.wait_until(is_open);
+    page.find(("button", "Close")).click();
+    page.wait_until(&format!("!({is_open}) && history.state === null"));
+    assert_eq!(page.evaluate("location.hash"), "#video");
+}
+
+#[test]
 fn enlarged_video_says_its_prompt_on_a_phone() {
     let gate = Gate::start();
     let page = open(&gate);
     page.resize(390, 844);
     two_videos(&page);
     page.wait_until("document.querySelectorAll('#jobs > li').length === 2");
-    page.evaluate("[...document.querySelectorAll('#jobs [data-id=older] .actions button')].find(({ textContent }) => textContent === 'Details').click()");
+    page.evaluate("document.querySelector('#jobs [data-id=older] .enlarge').click()");
     page.wait_until("document.querySelector('.lightbox .whole')?.textContent === 'A fox'");
     let height = page.evaluate("document.querySelector('.lightbox .whole').clientHeight");
     assert!(height.as_u64() >= Some(20), "{height} pixels");
@@ -68,6 +89,16 @@ fn selected_videos_are_removed_together() {
     page.evaluate(
         "[...document.querySelectorAll('.pick')].slice(0, 2).forEach((box) => box.click())",
     );
+    page.find(("button", "Cancel"));
+    page.wait_for_text("2 selected");
+    page.press("Escape");
+    page.wait_until(
+        "document.getElementById('jobs-picked').hidden && !document.querySelector('.pick:checked')",
+    );
+    page.find(("button", "Select")).click();
+    page.find(("button", "Select all")).click();
+    page.wait_for_text("3 selected");
+    page.evaluate("document.querySelector('.pick').click()");
     page.find(("button", "Remove 2")).click();
     page.find(("button", "Really remove 2? They are not refunded")).click();
     page.wait_until("document.querySelectorAll('#jobs > li').length === 1");
@@ -98,13 +129,13 @@ fn favourite_is_kept_and_found_by_its_filter() {
             "body": {"status": "completed", "video_url": address}})
     });
     keep_jobs(&page, &jobs.collect());
-    page.find(("button", "Favourite: Fox 5")).click();
+    choose(&page, "Fox 5", "Favourite");
     let shown = "[...document.querySelectorAll('#jobs > li')].filter((item) => !item.hidden).map((item) => item.querySelector('.plain').textContent).join()";
     page.wait_until("document.querySelectorAll('.star[aria-pressed=\"true\"]').length === 1");
     page.reload();
-    page.find(("combobox", "Show")).choose("Favourites");
+    page.find(("button", "Favourites")).click();
     page.wait_until(&format!("{shown} === 'Fox 5'"));
-    page.find(("button", "Favourite: Fox 5")).click();
+    choose(&page, "Fox 5", "Remove from favourites");
     page.wait_for_text("No videos match.");
 }
 
@@ -147,6 +178,7 @@ fn videos_are_narrowed_by_day_model_and_shape_and_sorted() {
         ));
     };
     shows("0123456");
+    page.find(("button", "Filter")).click();
     page.find(("combobox", "Ordered")).choose("Today");
     shows("0");
     page.find(("combobox", "Ordered")).choose("Last 7 days");
@@ -169,7 +201,7 @@ fn variation_fills_the_form_in_with_one_change_and_orders_nothing() {
     two_videos(&page);
     let change = |button: &str| {
         page.wait_until("document.querySelectorAll('#jobs > li').length === 2");
-        page.evaluate("[...document.querySelectorAll('#jobs [data-id=older] .actions button')].find(({ textContent }) => textContent === 'Details').click()");
+        page.evaluate("document.querySelector('#jobs [data-id=older] .enlarge').click()");
         page.wait_until("document.querySelector('.lightbox').open");
         page.evaluate("document.querySelector('.lightbox details').open = true");
         page.find(("button", button)).click();

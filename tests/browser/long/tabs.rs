@@ -3,6 +3,7 @@
 use crate::gate::Gate;
 use crate::held_gateway::{HeldGateway, STATUS};
 use crate::page::Page;
+use crate::videos::{choose, wait_for_trouble};
 use crate::watch::Tamper;
 
 const PROMPT: (&str, &str) = ("textbox", "What should it show?");
@@ -80,7 +81,7 @@ fn video_removed_in_one_tab_disappears_in_the_other() {
     let mut second = first.another_tab(&gate.origin);
     open(&mut second, &gate);
     second.wait_until(FINISHED);
-    second.find(("button", "Remove")).click();
+    choose(&second, "A lighthouse", "Remove");
     second.find(("button", "Really remove? It is not refunded")).click();
     first.wait_for_text("No videos yet.");
 }
@@ -119,6 +120,7 @@ fn unknown_order_of_a_closed_tab_becomes_a_video_in_a_tab_that_showed_chats() {
     closes.close();
     stays.evaluate("dispatchEvent(new Event('online'))");
     stays.find(("link", "Video")).click();
+    wait_for_trouble(&stays, "Check again, free");
     stays.find(("button", "Check again, free")).click();
     stays.wait_until(FINISHED);
     assert_eq!(gate.sold(), 2);

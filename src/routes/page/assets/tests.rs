@@ -103,6 +103,7 @@ const PARTS: &[(Part, Part)] = &[
     (&[], VIDEO),
     (VIDEO, STUDIO),
     (VIDEO, &["video/pictures.js"]),
+    (VIDEO, &["video/samples.js"]),
     (STUDIO, &["video/orders.js"]),
     (STUDIO, &["video/tools.js"]),
     (STUDIO, &["video/lightbox.js"]),

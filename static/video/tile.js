@@ -1,0 +1,243 @@
+/** The tile of a video: its progress, then its clip, which plays while it is pointed at; and the menu of what can be done with it. */
+
+import { button, byId, element, icon, twice } from '../core/dom.js';
+import { clock, price } from '../core/format.js';
+import { fileName, markFavourite, reason, remove, standing, usualTime, watchJob } from './jobs.js';
+import { TEXT } from './strings.js';
+import { promised } from './video.js';
+
+/** States that say no more than the progress does. Any other is shown as it is. */
+const USUAL_STATES = ['queued', 'pending', 'processing', 'running', 'in_progress', 'generating'];
+
+let page;
+
+/** `listener`: `mediaOrigins` of clips that may be played here, `isSandbox`, `reuse(payload)` and `openLarge(id)`. */
+export function startTiles(listener) {
+  page = listener;
+}
+
+/** Makes a tile: `{item, wishes, draw(job), tick()}`. */
+export function tile(job) {
+  const { payload, at } = job;
+  const prompt = payload.prompt || TEXT.noPrompt;
+  const short = shortened(prompt, 60);
+  const about = element('span'), state = element('span', { class: 'unseen chip' });
+  const parts = {
+    time: element('p', { class: 'elapsed' }), expected: element('p', { class: 'hint' }), said: element('div'), media: element('div'),
+    enlarge: element('button', { type: 'button', class: 'enlarge', 'aria-keyshortcuts': 'J K', click: () => page.openLarge(job.id) }),
+    star: iconButton('star', TEXT.favouriteOf(short), () => void markFavourite(job.id)),
+    file: element('a', { 'aria-label': TEXT.download, title: TEXT.download, tabindex: '-1' }, icon('down')),
+    again: iconButton('again', TEXT.useAgain, () => page.reuse(payload)),
+    more: iconButton('more', TEXT.actions(short), () => openMenu(current, parts.more)),
+    pick: element('input', { type: 'checkbox', class: 'pick', 'aria-label': TEXT.pick(short) }),
+  };
+  // What the other icons do is in the menu, too: with the keyboard, a tile is two stops.
+  parts.more.tabIndex = 0;
+  parts.more.ariaHasPopup = 'true';
+  parts.more.title = '';
+  parts.again.hidden = !payload.prompt;
+  const frame = element('div', { class: 'frame' }, parts.media, parts.enlarge, element('div', { class: 'over' }, parts.star, parts.file, parts.again, parts.more));
+  const item = element('li', { 'data-id': job.id }, element('article', { class: 'job', 'aria-label': TEXT.videoBy(payload.model, short) },
+    frame, parts.pick, element('p', { class: payload.prompt ? 'plain caption' : 'caption hint', dir: 'auto', title: payload.prompt, text: prompt }),
+    element('p', { class: 'hint' }, about, ' ', state)));
+  for (const sign of ['pointerenter', 'focusin']) item.addEventListener(sign, () => play(item));
+  for (const sign of ['pointerleave', 'focusout']) item.addEventListener(sign, () => item.querySelector('video')?.pause());
+  let current = job, media = null, bar = null;
+
+  function sayAbout(seconds) {
+    about.textContent = [payload.model, seconds && TEXT.seconds(seconds)].filter(Boolean).join(' · ');
+  }
+
+  function draw(latest) {
+    current = latest;
+    const said = playableOf(current);
+    const isClip = said.phase === 'finished' && Boolean(said.playable);
+    item.firstChild.dataset.phase = said.phase;
+    parts.pick.disabled = said.phase === 'open';
+    parts.enlarge.ariaLabel = (isClip ? TEXT.enlarge : TEXT.detailsOf)(short);
+    for (const part of [parts.star, parts.file]) part.hidden = !isClip;
+    parts.star.ariaPressed = String(Boolean(current.favourite));
+    if (isClip) {
+      parts.file.href = contentOf(current.id);
+      parts.file.download = fileName(current, said.address);
+    }
+    drawMedia(said, isClip);
+    tick();
+  }
+
+  /** It is rebuilt only when it shows something else: a clip may be playing in it. */
+  function drawMedia({ phase, address, percent, playable, state: word }, isClip) {
+    const wanted = phase === 'finished' ? `${playable} ${address}` : phase;
+    if (phase === 'open') bar ??= element('progress', { max: 100 });
+    if (wanted !== media) {
+      media = wanted;
+      const made = isClip ? clip(current, sayAbout)
+        : phase === 'open' ? element('div', { class: 'waiting' }, parts.time, parts.expected, parts.said, bar) : element('div', { class: 'said' });
+      parts.media.replaceWith(made);
+      parts.media = made;
+    }
+    if (phase === 'open') {
+      bar.dataset.percent = percent ?? '';
+      const isUsual = !word || USUAL_STATES.includes(word.toLowerCase());
+      parts.said.replaceChildren(...[!isUsual && TEXT.status(word, percent), current.trouble].filter(Boolean).map((text) => element('p', { class: 'hint', text })));
+    } else if (!isClip) parts.media.replaceChildren(...words(current, playableOf(current), true));
+  }
+
+  /** One clock: the time that is left, by the reported share or by the usual time of the model. */
+  function tick() {
+    const { phase } = standing(current);
+    const took = current.took > 0 && !current.open ? (phase === 'finished' ? TEXT.madeIn : TEXT.after)(clock(current.took)) : '';
+    state.textContent = [TEXT.states[phase], took].filter(Boolean).join(', ');
+    if (!current.open) return;
+    const elapsed = Date.now() - at;
+    const learnt = usualTime(payload.model)?.time;
+    const usual = learnt ?? promised(payload.model);
+    const percent = bar.dataset.percent;
+    const left = timeLeft(elapsed, usual, Number(percent));
+    parts.time.textContent = left > 0 ? TEXT.left(clock(left)) : clock(elapsed);
+    parts.expected.textContent = !usual ? '' : elapsed > usual ? TEXT.late(clock(usual)) : (learnt ? TEXT.usually : TEXT.promised)(clock(usual));
+    const [value, most, label] = percent ? [percent, 100, TEXT.progress.reported(percent)]
+      : left > 0 ? [elapsed, elapsed + left, TEXT.progress.byTime(clock(elapsed), clock(elapsed + left))]
+        : [null, 100, TEXT.progress.unknown];
+    bar.max = most;
+    if (value === null) bar.removeAttribute('value');
+    else bar.value = value;
+    bar.ariaLabel = label;
+  }
+
+  sayAbout(payload.duration);
+  draw(job);
+  return { item, wishes: JSON.stringify(payload), draw, tick };
+}
+
+function iconButton(name, label, act) {
+  return element('button', { type: 'button', class: name, 'aria-label': label, title: label, tabindex: '-1', click: act }, icon(name));
+}
+
+let menu = null;
+
+/** All that can be done with a video; one menu serves all tiles. */
+function openMenu(job, opener) {
+  if (!menu) {
+    menu = element('div', { id: 'tile-menu', class: 'panel pop tile-menu', role: 'group', popover: 'auto' });
+    byId('view-video').append(menu);
+  }
+  const { phase, address, playable } = playableOf(job);
+  const isClip = phase === 'finished' && playable;
+  const act = (name, text, then) => element('button', { type: 'button', click: () => { menu.hidePopover(); then(); } }, icon(name), text);
+  menu.ariaLabel = opener.ariaLabel;
+  menu.replaceChildren(...[
+    act('video', TEXT.details, () => page.openLarge(job.id)),
+    isClip && element('a', { href: contentOf(job.id), download: fileName(job, address), click: () => menu.hidePopover() }, icon('down'), TEXT.download),
+    isClip && act('star', job.favourite ? TEXT.unfavourite : TEXT.favourite, () => void markFavourite(job.id)),
+    job.payload.prompt && act('again', TEXT.useAgain, () => page.reuse(job.payload)),
+    address && !playable && phase !== 'failed' && outside(address),
+    ['left', 'gone'].includes(phase) && !job.id.startsWith('unnamed-') && act('video', TEXT.watchAgain, () => watchJob(job.id, true)),
+    phase === 'open' && act('close', TEXT.hide, () => watchJob(job.id, false)),
+    phase === 'open' && element('p', { class: 'hint', text: TEXT.hideHint(price(job.costMicros)) }),
+    phase !== 'open' && twice(TEXT.remove, TEXT.removeSure, () => {
+      menu.hidePopover();
+      void remove(job.id);
+    }, { kind: 'bin' }),
+  ].filter(Boolean));
+  const { top, bottom, right } = opener.getBoundingClientRect();
+  const height = document.documentElement.clientHeight;
+  const isAbove = top > height / 2;
+  menu.style.setProperty('--x', `${right - 192}px`);
+  menu.style.setProperty('--y', isAbove ? `${height - top + 4}px` : 'auto');
+  menu.style.setProperty('--top-y', isAbove ? 'auto' : `${bottom + 4}px`);
+  menu.showPopover();
+  menu.querySelector('button, a').focus();
+}
+
+/** In milliseconds; 0 if it is not known. A share counts once it says something. */
+export function timeLeft(elapsed, usual, percent) {
+  if (percent >= 5 && percent < 100) return elapsed * (100 - percent) / percent;
+  return usual ? Math.max(0, usual - elapsed) : 0;
+}
+
+/** The parsed status, and whether its clip may be played here. */
+export function playableOf(job) {
+  const said = standing(job);
+  return { ...said, playable: said.address && page.mediaOrigins.includes(new URL(said.address).origin) };
+}
+
+/** What there is to say of a video without a clip. `isShort`: on its tile. */
+export function words({ body, trouble, costMicros }, { state, phase, percent, address, playable }, isShort = false) {
+  const said = [];
+  if (phase === 'open') {
+    said.push(element('p', { class: 'pending', text: state ? TEXT.status(state, percent) : TEXT.firstStatus }));
+  } else if (phase === 'finished' && !address) {
+    said.push(element('p', { text: TEXT.noAddress }));
+  } else if (phase === 'finished' && !playable) {
+    // Each run of the sandbox serves its clips from a port of its own.
+    said.push(element('p', { class: 'hint', text: page.isSandbox ? TEXT.sandboxGone : TEXT.notPlayable(new URL(address).origin) }));
+  } else if (phase === 'failed') {
+    const why = reason(body);
+    said.push(element('p', { class: 'fault', text: TEXT.failed(state) }),
+      why && element('p', { text: TEXT.gatewaySays(why) }),
+      element('p', { text: TEXT.failedCost(price(costMicros), isShort) }));
+  } else if (phase === 'left') {
+    said.push(element('p', { text: TEXT.hidden(state, price(costMicros)) }));
+  } else if (phase === 'gone' && state) {
+    said.push(element('p', { text: TEXT.lastStatus(state) }));
+  }
+  if (trouble) said.push(element('p', { class: 'hint', text: trouble }));
+  return said.filter(Boolean);
+}
+
+export const contentOf = (id) => `./bff/video/content?request_id=${encodeURIComponent(id)}`;
+
+/** A clip loads when it comes near the view. */
+const soon = new IntersectionObserver((entries) => {
+  for (const { target, isIntersecting } of entries) {
+    if (!isIntersecting) continue;
+    soon.unobserve(target);
+    target.preload = 'metadata';
+    target.src = target.dataset.src;
+  }
+}, { rootMargin: '600px' });
+
+/** The clip without sound. `learn(seconds)` is called with its length, if the order does not say it. */
+function clip(job, learn) {
+  const box = element('div', { class: 'clip' });
+  const load = () => {
+    const video = element('video', {
+      // Some phones show no picture before playing without a start time.
+      'data-src': `${contentOf(job.id)}#t=0.001`, playsinline: true, loop: true, preload: 'none',
+      'aria-label': shortened(job.payload.prompt || TEXT.noPrompt, 200),
+      loadedmetadata: () => job.payload.duration || learn(Math.round(video.duration)),
+      loadeddata: () => fillSides(video, box),
+      error: () => box.replaceChildren(element('div', { class: 'broken' },
+        element('p', { text: TEXT.clipBroken }), button(TEXT.tryAgain, load, 'quiet small'))),
+    });
+    video.muted = true;
+    box.replaceChildren(video);
+    soon.observe(video);
+  };
+  load();
+  return box;
+}
+
+/** Frames of less than this width by height would be cut too much by a tile of 16 to 9. */
+const NARROW = 1.5;
+
+/** Behind a tall clip stands its own picture, blurred. */
+function fillSides(video, box) {
+  const { videoWidth: width, videoHeight: height } = video;
+  if (width >= height * NARROW || box.querySelector('canvas')) return;
+  const canvas = element('canvas', { width: 32, height: 18 });
+  const cut = width * 9 / 16;
+  canvas.getContext('2d').drawImage(video, 0, (height - cut) / 2, width, cut, 0, 0, 32, 18);
+  box.prepend(canvas);
+}
+
+function play(item) {
+  if (!matchMedia('(prefers-reduced-motion: reduce)').matches) item.querySelector('video')?.play().catch(() => {});
+}
+
+export function outside(address) {
+  return element('a', { href: address, target: '_blank', rel: 'noopener noreferrer', title: new URL(address).origin, text: TEXT.openClip });
+}
+
+export const shortened = (text, most) => (text.length > most ? `${[...text].slice(0, most).join('')}…` : text);
