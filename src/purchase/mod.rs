@@ -69,6 +69,11 @@ impl Purchases {
         Self { context: Arc::new(context), gateway: Arc::new(gateway), tasks }
     }
 
+    /// Returns how long the reply of such a purchase is kept.
+    pub fn keep(&self, service: Service) -> Duration {
+        self.context.terms.keep(service)
+    }
+
     /// Buys, or replays the reply of a duplicate. The purchase goes on if this future is dropped.
     pub async fn buy(&self, mut purchase: PurchaseRequest) -> Outcome {
         if self.context.running.attempts.is_late(&purchase) {

@@ -51,6 +51,14 @@ pub(super) static ROWS: &[Endpoint] = &[
             .ok("Balances, keys by name, unknown outcomes.", JSON, "Anything")],
     },
     Endpoint {
+        route: Route { method: Method::POST, body: BodyKind::AdminJson, path: "/bff/admin/purchases/*", ..ADMIN },
+        handler: |cx| Box::pin(admin::settle_purchase(cx)),
+        operations: operations![operation("settlePurchase", "admins", "Settle a purchase whose outcome is unknown")
+            .request_body("PurchaseOutcome")
+            .response(204, "It counts as charged, or the money is free again.", &[])
+            .problems(&[&[&NOT_FOUND]])],
+    },
+    Endpoint {
         route: Route { method: Method::POST, body: BodyKind::AdminJson, ..MEMBERS },
         handler: |cx| Box::pin(admin::add_member(cx)),
         operations: operations![operation("addMember", "admins", "Add a member")
