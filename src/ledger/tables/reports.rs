@@ -67,9 +67,8 @@ impl Store {
         caller: String,
     ) -> Result<Option<Duration>, Unavailable> {
         let latest = "SELECT max(at) FROM purchases WHERE caller = ?";
-        let read = move |db: &dyn Engine| {
-            db.one(latest, [&*caller], |row| column::moment_or_none(row, 0))
-        };
+        let read =
+            move |db: &dyn Engine| db.one(latest, [&*caller], |row| column::moment_or_none(row, 0));
         self.run_report("latest_purchase_at", read).await
     }
 

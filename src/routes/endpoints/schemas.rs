@@ -47,10 +47,7 @@ pub(in crate::routes) fn all(catalog: &Catalog) -> Vec<(&'static str, SchemaRef)
         ("Extra", closed(record([("amount until", non_empty())])).into()),
         ("BudgetRequest", closed(record([("amount", non_empty()), ("reason?", string())])).into()),
         ("BudgetAnswer", budget_answer()),
-        (
-            "PurchaseOutcome",
-            closed(record([("outcome", one_of(["charged", "released"]))])).into(),
-        ),
+        ("PurchaseOutcome", closed(record([("outcome", one_of(["charged", "released"]))])).into()),
         ("ChatRequest", chat_request(catalog)),
         ("ChatReply", record([("message", message)]).into()),
         // One per model, because durations and pictures differ.

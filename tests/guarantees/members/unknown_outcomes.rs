@@ -18,8 +18,7 @@ fn admin_settles_unknown_outcomes_and_released_money_is_free_again() {
         let limit = SpendLimit::of(Period::Day, Usd::mills(12));
         let ann = gate.member_with("ann", Role::Member, limit);
         let chat = |key: &str| {
-            let key = format!("Idempotency-Key: {key}");
-            gate.ask("POST", "/api/v1/chat", &[ann.bearer(), &key], CHAT)
+            gate.ask("POST", "/api/v1/chat", &[ann.bearer(), ("idempotency-key", key)], CHAT)
         };
         assert_eq!([chat("a").status, chat("b").status], [424, 424], "{store}");
         assert_eq!(chat("c").code(), "budget_exhausted", "unknown outcomes count as spent");
@@ -30,7 +29,7 @@ fn admin_settles_unknown_outcomes_and_released_money_is_free_again() {
         };
         let rows = unknown();
         assert_eq!(rows.len(), 2, "{store}");
-        let settle = |bearer: &str, id: &serde_json::Value, body: &str| {
+        let settle = |bearer: (&str, &str), id: &serde_json::Value, body: &str| {
             let id = id.as_str().expect("a text");
             gate.ask("POST", &format!("/bff/admin/purchases/{id}"), &[bearer], body)
         };
