@@ -96,6 +96,7 @@ pub(super) async fn settle_purchase(cx: HandlerContext) -> HandlerResult {
     let was_charged = validate::purchase_outcome(&cx.call.body)?;
     let (by, id, keep) = (&cx.call.caller, cx.path_name(), |service| cx.purchases.keep(service));
     cx.handlers.people.settle_purchase(by, id, was_charged, keep).await?;
+    cx.handlers.reports.queue.forget(by).await;
     Ok(bff::no_content([]))
 }
 
