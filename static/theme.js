@@ -18,15 +18,18 @@
   if (kept('theme')) dataset.theme = kept('theme');
   small.addEventListener('change', fit);
   addEventListener('DOMContentLoaded', fit);
+  const isOutside = (target) => target instanceof Element && !target.closest('.side, .panel, dialog');
   addEventListener('click', ({ target }) => {
     if (target.closest('#rail')) {
       narrow(!dataset.rail);
       if (small.matches) return;
       try { localStorage.setItem('choice:rail', dataset.rail ?? ''); } catch { /* It lasts until the next load. */ }
-    } else if (small.matches && (target.closest('#views a, #new-conversation, .conversations li > .link:first-child') || !target.closest('.side, .panel, dialog'))) {
+    } else if (small.matches && (isOutside(target) || target.closest('#views a, #new-conversation, .conversations li > .link:first-child'))) {
       // What was chosen in the wide sidebar is shown, and so is what lies under it.
       narrow(true);
     }
   });
+  // The focus never goes to what the wide sidebar covers.
+  addEventListener('focusin', ({ target }) => small.matches && isOutside(target) && narrow(true));
   fit();
 }

@@ -212,7 +212,9 @@ fn widgets_keep_the_columns_of_their_host() {
     let chat = "document.querySelector('tollgate-chat').shadowRoot";
     page.wait_until(&format!("{chat}.querySelector('.prose pre') !== null && {chat}.querySelector('.prose table') !== null"));
     assert_eq!(all(), before);
-    let scrolls = format!("(({{ scrollHeight, clientHeight }}) => scrollHeight > clientHeight)({chat}.querySelector('.scroll'))");
+    let scrolls = format!(
+        "(({{ scrollHeight, clientHeight }}) => scrollHeight > clientHeight)({chat}.querySelector('.scroll'))"
+    );
     assert_eq!(page.evaluate(&scrolls), true, "it has a scroll of its own");
     assert_eq!(page.evaluate("document.querySelector('tollgate-chat').offsetHeight"), 512);
 }
@@ -220,7 +222,8 @@ fn widgets_keep_the_columns_of_their_host() {
 #[test]
 fn widget_without_a_token_asks_to_sign_in_and_tells_its_host() {
     let shop = Shop::open(None);
-    let gate = Gate::start_for_members_with(&[("TOLLGATE_ACCESS__ALLOWED_ORIGINS", &shop.listed())]);
+    let gate =
+        Gate::start_for_members_with(&[("TOLLGATE_ACCESS__ALLOWED_ORIGINS", &shop.listed())]);
     let ann = gate.member(&["add", "ann"]);
     shop.show("/index.html", &format!(
         "<!doctype html><html lang=en><title>shop</title><link rel=icon href='data:,'><h1>Shop</h1><main>

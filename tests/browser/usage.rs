@@ -33,7 +33,11 @@ fn usage_is_charted_by_day_and_model_and_exported_as_csv() {
     let page = open(&gate);
     page.find(("link", "Usage")).click();
     page.wait_for_text("No purchases in this period.");
-    assert_eq!(page.evaluate("document.querySelector('.figures')"), json!(null), "nothing but zeros");
+    assert_eq!(
+        page.evaluate("document.querySelector('.figures')"),
+        json!(null),
+        "nothing but zeros"
+    );
     page.find(("link", "Chat")).click();
     for (count, model) in [(1, "alpha"), (2, "zeta"), (3, "zeta")] {
         choose_model(&page, model);
