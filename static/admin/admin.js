@@ -1,11 +1,11 @@
 /** The admin view: everyone's spending, members, videos and the account, in tabs. The server answers admins only. */
 
-import { announce, button, byId, element, noticeDone, saveFile } from '../core/dom.js';
+import { announce, button, byId, element, notice, saveFile } from '../core/dom.js';
 import { price } from '../core/format.js';
-import { askFor } from '../core/forms.js';
-import { read, send } from '../core/site.js';
-import { aboutDays, buildView, dayName, periodOf, today } from '../usage/period.js';
-import { TEXT as SPENDING, byDay, countOf, failure, figure, figures, ranking, SERVICES, sumOf, table } from '../usage/usage.js';
+import { sentence } from '../core/problems.js';
+import { read } from '../core/site.js';
+import { aboutDays, buildView, periodOf, today } from '../usage/period.js';
+import { TEXT as SPENDING, byDay, countOf, failure, figures, ranking, SERVICES, sumOf, table } from '../usage/usage.js';
 
 const TEXT = {
   title: 'Admin',
@@ -28,24 +28,15 @@ const TEXT = {
   which: 'Show them',
   unknowns: { label: 'Unknown outcomes', columns: ['Time', 'Caller', 'Model', '>Price', 'ID', 'Outcome'] },
   settle: 'Settle',
-  settleOf: (model, amount) => `Settle ${model}, ${amount}`,
-  aboutSettle: (caller, at, id) => `Bought by ${caller}, ${at}. Find out in the gateway’s account whether it was charged. ID: ${id}`,
-  outcome: 'Outcome',
-  outcomes: { charged: 'Charged', released: 'Not charged: the money is free again' },
-  settled: 'The purchase is settled.',
-  balance: 'Account balance',
-  spentSoFar: 'Spent so far',
-  asOf: (at, stale) => `as of ${at}${stale ? '; the gateway has not answered since' : ''}`,
-  noBalance: 'The gateway has not reported a balance yet.',
-  balances: 'Balance',
-  noBalances: 'A chart of the balance appears after two reconciliations.',
   videos: { label: 'Latest videos', columns: ['Ordered', 'Caller', 'Model', 'State', '>Price'] },
   noVideos: 'No videos yet.',
   more: (count) => `Show ${count} more`,
 };
 
 const JOBS = 20;
-const TABS = { overview, members: people('members'), groups: people('groups'), videos, account, audit: people('audit') };
+const TABS = {
+  overview, members: people('members'), groups: people('groups'), videos, account: later(() => import('./account.js'), 'account'), audit: people('audit'),
+};
 
 let loaded = null, access = null, mode = null, tab = 'overview', jobsShown = JOBS;
 
@@ -72,11 +63,15 @@ async function load() {
   }
 }
 
-/** A tab or a part of people.js, which is loaded at first need. */
 function people(name) {
-  return async ({ requests }) => {
+  return later(() => import('./people.js'), name);
+}
+
+/** A tab, or a part of one, of a module that is loaded at first need. */
+function later(get, name) {
+  return async (all) => {
     try {
-      return await (await import('./people.js'))[name]({ requests, access, reload: load });
+      return await (await get())[name]({ ...all, access, reload: load });
     } catch (problem) {
       return [failure(TEXT.failed, problem, () => void load())];
     }
@@ -165,49 +160,15 @@ function unknown({ count, more, price_micros: prices, rows }) {
       ...(mode === 'live' ? [TEXT.reconcile, element('code', { text: 'tollgate reconcile' })] : [])),
     element('details', {}, element('summary', { text: TEXT.which }),
       table(TEXT.unknowns.label, TEXT.unknowns.columns,
-        rows.map((row) => [time(row.at), plainName(row.caller), row.model, money(row.price_micros), row.id, button(TEXT.settle, () => settle(row), 'quiet small')]), { cards: true })))];
+        rows.map((row) => [time(row.at), plainName(row.caller), row.model, money(row.price_micros), row.id, button(TEXT.settle, () => void settle(row), 'quiet small')]), { cards: true })))];
 }
 
-/** Only a person can find out what the gateway did. */
-function settle({ id, at, caller, model, price_micros: cost }) {
-  askFor({
-    title: TEXT.settleOf(model, price(cost)), about: TEXT.aboutSettle(plainName(caller), when(at), id), label: TEXT.settle,
-    fields: [{ name: 'outcome', label: TEXT.outcome, options: TEXT.outcomes, initial: 'charged' }],
-    send: (request) => send('POST', `/bff/admin/purchases/${encodeURIComponent(id)}`, request),
-    done: async () => {
-      await load();
-      noticeDone(TEXT.settled);
-    },
-  });
-}
-
-function account({ billing: { account: said, stale, checkpoints } }) {
-  const points = checkpoints.map(({ at, balance_micros: micros }) => ({ at: Date.parse(at), micros })).reverse();
-  return [
-    said ? figures([[TEXT.balance, price(said.balance_micros), TEXT.asOf(when(said.at), stale)], [TEXT.spentSoFar, price(said.spent_micros), '']])
-      : element('p', { text: TEXT.noBalance }),
-    points.length > 1 ? trend(points) : element('p', { class: 'hint', text: TEXT.noBalances }),
-  ];
-}
-
-function trend(points) {
-  const most = Math.max(1, ...points.map(({ micros }) => micros));
-  const [first, last] = [points[0], points.at(-1)];
-  const span = Math.max(1, last.at - first.at);
-  const place = ({ at, micros }) => `${((at - first.at) / span) * 1000},${Math.round(200 - (Math.max(0, micros) / most) * 200)}`;
-  const day = ({ at }) => dayName(new Date(at).toISOString().slice(0, 10));
-  const shape = (tag, attributes, ...children) => {
-    const made = document.createElementNS('http://www.w3.org/2000/svg', tag);
-    for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
-    made.append(...children);
-    return made;
-  };
-  const label = `${TEXT.balances}: ${day(first)} ${price(first.micros)}, ${day(last)} ${price(last.micros)}`;
-  return figure(TEXT.balances,
-    element('p', { class: 'scale', 'aria-hidden': 'true', text: price(most) }),
-    shape('svg', { viewBox: '0 0 1000 200', preserveAspectRatio: 'none', class: 'line', role: 'img', 'aria-label': label },
-      shape('polyline', { points: points.map(place).join(' '), class: 'trend', 'vector-effect': 'non-scaling-stroke' })),
-    element('p', { class: 'ends', 'aria-hidden': 'true' }, element('span', { text: day(first) }), element('span', { text: day(last) })));
+async function settle(row) {
+  try {
+    (await import('./people.js')).settle(row, load);
+  } catch (problem) {
+    notice(sentence(problem));
+  }
 }
 
 function videos({ jobs }) {

@@ -1,4 +1,4 @@
-/** The tabs of the admin view in which people are managed: members, groups, and the log of what admins changed. */
+/** What admins change: the tabs of members and groups, requests for more budget, unknown outcomes, and the log of changes. */
 
 import { announce, button, element, notice, noticeDone } from '../core/dom.js';
 import { price, utcDay } from '../core/format.js';
@@ -51,6 +51,12 @@ const TEXT = {
   grant: 'Grant',
   decline: 'Decline',
   declineOf: (name) => `Decline the request of ${name}`,
+  settle: 'Settle',
+  settleOf: (model, amount) => `Settle ${model}, ${amount}`,
+  aboutSettle: (caller, at, id) => `Bought by ${caller}, ${at}. Find out in the gateway’s account whether it was charged. ID: ${id}`,
+  outcome: 'Outcome',
+  outcomes: { charged: 'Charged', released: 'Not charged: the money is free again' },
+  settled: 'The purchase is settled.',
   groups: { label: 'Groups', columns: ['Name', '>Members', 'Today', 'Other periods'] },
   aboutGroups: 'The members of a group share its budgets.',
   noGroups: 'No groups yet.',
@@ -196,6 +202,17 @@ function request(view, { id, caller, amount_micros: micros, reason, at }) {
     reason ? element('p', { text: reason, dir: 'auto' }) : null,
     element('div', { class: 'actions' }, button(TEXT.grant, grant, 'primary'), button(TEXT.decline, decline)));
 }
+
+/** Asks for the outcome of a purchase: only a person can find out what the gateway did. */
+export const settle = ({ id, at, caller, model, price_micros: cost }, reload) => askFor({
+  title: TEXT.settleOf(model, price(cost)), about: TEXT.aboutSettle(plainName(caller), when(at), id), label: TEXT.settle,
+  fields: [{ name: 'outcome', label: TEXT.outcome, options: TEXT.outcomes, initial: 'charged' }],
+  send: (request) => send('POST', `/bff/admin/purchases/${encodeURIComponent(id)}`, request),
+  done: async () => {
+    await reload();
+    noticeDone(TEXT.settled);
+  },
+});
 
 export async function groups(view) {
   const { rows: all } = await read('/bff/admin/groups');

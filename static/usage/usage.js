@@ -156,9 +156,9 @@ const MAX_PARTS = 4;
 
 function partsOf(rows, partOf) {
   const names = [...Map.groupBy(rows, partOf)].sort(([, one], [, other]) => sumOf(other) - sumOf(one)).map(([name]) => name);
-  if (names.length <= MAX_PARTS) return names.map((name) => ({ name, has: (row) => partOf(row) === name }));
-  const first = names.slice(0, MAX_PARTS - 1);
-  return [...first.map((name) => ({ name, has: (row) => partOf(row) === name })), { name: TEXT.others, has: (row) => !first.includes(partOf(row)) }];
+  const first = names.slice(0, names.length > MAX_PARTS ? MAX_PARTS - 1 : MAX_PARTS);
+  const parts = first.map((name) => ({ name, has: (row) => partOf(row) === name }));
+  return first.length < names.length ? [...parts, { name: TEXT.others, has: (row) => !first.includes(partOf(row)) }] : parts;
 }
 
 function oneService(service, rows, all, partOf) {
