@@ -22,7 +22,7 @@ const TEXT = {
   add: 'Add a member',
   edit: (name) => `Edit ${name}`,
   facts: (added, prefix) => `Added ${added}. The token begins with ${prefix}`,
-  never: 'Never',
+  never: 'Not lately',
   name: 'Name',
   role: 'Role',
   roles: { member: 'Member', admin: 'Admin' },
