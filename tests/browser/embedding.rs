@@ -226,7 +226,7 @@ fn widget_without_a_token_asks_to_sign_in_and_tells_its_host() {
         Gate::start_for_members_with(&[("TOLLGATE_ACCESS__ALLOWED_ORIGINS", &shop.listed())]);
     let ann = gate.member(&["add", "ann"]);
     shop.show("/index.html", &format!(
-        "<!doctype html><html lang=en><title>shop</title><link rel=icon href='data:,'><h1>Shop</h1><main>
+        "<!doctype html><html lang=en><title>shop</title><link rel=icon href='data:,'><main><h1>Shop</h1>
         <script>asked = []; addEventListener('tollgate-sign-in', ({{ target }}) => asked.push(target.localName));</script>
         <tollgate-chat><a slot=sign-in href=#in>Sign in to Shop</a></tollgate-chat><tollgate-video></tollgate-video></main>
         <script type=module src='{}/bff/widgets.js'></script>", gate.origin));

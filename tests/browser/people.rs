@@ -141,7 +141,7 @@ fn admin_settles_an_unknown_outcome_on_the_page() {
     page.press("Enter");
     page.wait_for_text("May be charged");
     page.find(("link", "Admin")).click();
-    page.wait_for_text("1 purchase ($0.003) has an unknown outcome.");
+    page.wait_for_text("1 purchase ($0.006) has an unknown outcome.");
     page.evaluate("document.querySelector('#admin-panel summary').click()");
     page.find(("button", "Settle")).click();
     page.find(("combobox", "Outcome")).choose("Not charged");
