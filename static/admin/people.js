@@ -67,7 +67,7 @@ const TEXT = {
   acts: {
     'member.add': 'Member added', 'member.revoke': 'Member revoked', 'member.role': 'Role changed', 'member.budget': 'Budget changed',
     'member.group': 'Group changed', 'member.may_buy': 'May buy changed', 'member.extra': 'Budget raised', 'token.rotate': 'Token replaced',
-    'token.add': 'API token made', 'token.revoke': 'API token revoked', 'subject.revoke': 'Sign-ins ended', 'purchase.resolve': 'Purchase settled',
+    'token.add': 'API token made', 'token.revoke': 'API token revoked', 'subject.revoke': 'Sign-ins ended', 'purchase.resolve': 'Purchase settled', 'request.grant': 'Request granted', 'request.decline': 'Request declined',
     'group.add': 'Group added', 'group.budget': 'Group budget changed', 'group.remove': 'Group removed',
   },
   noChanges: 'No changes yet.',
