@@ -266,7 +266,9 @@ fn admin_view_shows_all_spending_to_admins_only() {
     page.wait_for_text(
         "1 purchase ($0.006) has an unknown outcome. It counts as spent until settled.",
     );
-    page.wait_until("!document.getElementById('admin-panel').innerText.includes('tollgate reconcile')");
+    page.wait_until(
+        "!document.getElementById('admin-panel').innerText.includes('tollgate reconcile')",
+    );
     page.call("Page.setDownloadBehavior", json!({"behavior": "deny"}));
     page.evaluate(
         "(() => { const make = URL.createObjectURL; URL.createObjectURL = (blob) => { blob.text().then((text) => { globalThis.saved = text; }); return make.call(URL, blob); }; })()",
