@@ -23,6 +23,7 @@ const TEXT = {
   reload: 'Reload the page',
   noPrices: (why) => `Could not load the price list. ${why}.`,
   signInFirst: 'You are not signed in. Sign in to this site, then reload the page.',
+  signedInAlready: 'You are signed in already. To use the invite link, sign out first.',
   signedOut: 'You were signed out. Sign in again; your drafts are still here.',
   noView: 'Could not load this part of the page. The service may have been updated.',
   noSignIn: 'Could not load the sign-in form.',
@@ -46,13 +47,22 @@ const TEXT = {
 const service = document.title;
 const reload = () => button(TEXT.reload, () => location.reload());
 
-let catalog = null, me = null, owner = null, signingIn = null, focusNext = null, running = 0;
+const INVITE = /^#sign-in\?token=(tg_[\w-]+)$/;
+
+let invite, catalog = null, me = null, owner = null, signingIn = null, focusNext = null, running = 0;
 /** Tells the other tabs who has signed in here; '' if nobody is. */
 const people = new BroadcastChannel('tollgate people');
 
+/** Takes the token of an invite link out of the address, whose fragment no server sees. */
+function takeInvite() {
+  const [, token] = INVITE.exec(location.hash) ?? [];
+  if (token) history.replaceState(null, '', location.pathname + location.search);
+  return token;
+}
+
 async function start() {
+  invite = takeInvite();
   followTheme();
-  followRail();
   followDrawer();
   followPurse();
   followKeys();
@@ -87,7 +97,8 @@ async function start() {
   whenChanged((shelf) => shelf === 'jobs' && void showRunning());
   void showSpent();
   void showRunning();
-  addEventListener('hashchange', () => show(true));
+  addEventListener('hashchange', () => (INVITE.test(location.hash) ? location.reload() : show(true)));
+  if (invite && me) notice(TEXT.signedInAlready);
   await show(false);
   if (viewed() !== first()) void begin(first());
   whenChanged((shelf) => shelf === 'purchases' && soonShowLeft());
@@ -198,7 +209,8 @@ function signIn(why = '') {
     announce('');
     document.title = `${TEXT.signIn} · ${service}`;
     const { askWho } = await import('./sign-in.js');
-    await takeCaller(await askWho(why, catalog));
+    await takeCaller(await askWho(why, { ...catalog, invite }));
+    invite = null;
     people.postMessage(ownerOf(me));
     // The same member goes on; another one starts with a fresh page.
     if (owner !== null && ownerOf(me) !== owner) return location.reload();
@@ -286,19 +298,6 @@ function followTheme() {
     apply();
   });
   apply();
-}
-
-/** The sidebar can be narrowed to its icons. theme.js has applied an earlier choice already. */
-function followRail() {
-  const { dataset } = document.documentElement;
-  const show = () => { byId('rail').ariaPressed = String(dataset.rail === 'on'); };
-  byId('rail').addEventListener('click', () => {
-    if (dataset.rail) delete dataset.rail;
-    else dataset.rail = 'on';
-    choice.set('rail', dataset.rail ?? '');
-    show();
-  });
-  show();
 }
 
 /** Conversations are listed beside every view: choosing one leads to the chat. */

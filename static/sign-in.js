@@ -15,6 +15,7 @@ const TEXT = {
   show: 'Show',
   hide: 'Hide',
   tokenHint: ['It starts with ', 'tg_', '. This browser does not store it.'],
+  invited: 'You are invited. Keep your token or the link: you need it to sign in elsewhere.',
   contact: (name) => `For a token, ask ${name}.`,
   admin: 'your admin',
   noToken: 'Paste your token first.',
@@ -25,21 +26,21 @@ const TEXT = {
 
 /**
  * Shows the form until a member has signed in; resolves with the answer of `GET /bff/me`. `why` says why the last session ended,
- * `contact` who hands out tokens. `login` is the host of the login service, which sends people back to this page.
+ * `contact` who hands out tokens, `invite` the token of an invite link. `login` is the host of the login service, which sends people back to this page.
  */
-export async function askWho(why, { contact, login }) {
+export async function askWho(why, { contact, login, invite }) {
   const place = byId('sign-in');
   const isOffered = login || await offersLogins();
   return new Promise((done) => {
     const heading = element('h2', { id: 'sign-in-heading', tabindex: '-1', text: isOffered ? TEXT.signIn : TEXT.notSignedIn });
     const reason = element('p', { role: 'alert' });
     place.replaceChildren(element('div', { class: 'card' }, heading, reason,
-      login ? button(TEXT.signInWith(login), toLogin, 'primary') : isOffered ? form(welcome, contact) : elsewhere()));
+      login ? button(TEXT.signInWith(login), toLogin, 'primary') : isOffered ? form(welcome, contact, invite) : elsewhere()));
     place.hidden = false;
     // A screen reader announces an alert when its text changes, not when it is added.
     reason.textContent = why;
     reason.hidden = !why;
-    (byId('token') ?? place.querySelector('.primary') ?? heading).focus();
+    ((invite ? null : byId('token')) ?? place.querySelector('.primary') ?? heading).focus();
 
     function welcome(me) {
       place.hidden = true;
@@ -69,9 +70,9 @@ function elsewhere() {
   return element('p', { text: TEXT.elsewhere });
 }
 
-function form(welcome, contact) {
+function form(welcome, contact, invite) {
   const field = element('input', {
-    id: 'token', type: 'password', autocomplete: 'current-password', spellcheck: 'false', maxlength: 200,
+    id: 'token', type: 'password', autocomplete: 'current-password', spellcheck: 'false', maxlength: 200, value: invite,
     'aria-describedby': 'token-hint token-fault', input: () => say(''),
   });
   const reveal = button(TEXT.show, () => {
@@ -103,6 +104,7 @@ function form(welcome, contact) {
     }
   };
   return element('form', { novalidate: true, submit },
+    invite ? element('p', { text: TEXT.invited }) : null,
     element('div', { class: 'field' },
       element('label', { for: 'token', text: TEXT.token }), element('div', { class: 'secret' }, field, reveal),
       element('p', { id: 'token-hint', class: 'hint' },

@@ -1,7 +1,35 @@
-/** Applies the theme and the width of the sidebar before the first paint: a plain script, because a module would be late. */
-
-try {
-  const chosen = localStorage.getItem('choice:theme');
-  if (chosen) document.documentElement.dataset.theme = chosen;
-  if (localStorage.getItem('choice:rail')) document.documentElement.dataset.rail = 'on';
-} catch { /* nothing is kept here */ }
+/**
+ * Applies the theme before the first paint, and the width of the sidebar, which it also follows from then on: a plain script, because a
+ * module would be late. The sidebar can be narrowed to its icons. Where there is little room it is narrow, and lies over the view while
+ * it is wide.
+ */
+{
+  const { dataset } = document.documentElement;
+  const small = matchMedia('(max-width: 68.74rem)');
+  const kept = (name) => {
+    try { return localStorage.getItem(`choice:${name}`); } catch { return null; }
+  };
+  const narrow = (is) => {
+    if (is) dataset.rail = 'on';
+    else delete dataset.rail;
+    document.getElementById('rail')?.setAttribute('aria-pressed', String(is));
+  };
+  const fit = () => narrow(small.matches || Boolean(kept('rail')));
+  if (kept('theme')) dataset.theme = kept('theme');
+  small.addEventListener('change', fit);
+  addEventListener('DOMContentLoaded', fit);
+  const isOutside = (target) => target instanceof Element && !target.closest('.side, .panel, dialog');
+  addEventListener('click', ({ target }) => {
+    if (target.closest('#rail')) {
+      narrow(!dataset.rail);
+      if (small.matches) return;
+      try { localStorage.setItem('choice:rail', dataset.rail ?? ''); } catch { /* It lasts until the next load. */ }
+    } else if (small.matches && (isOutside(target) || target.closest('#views a, #new-conversation, .conversations li > .link:first-child'))) {
+      // What was chosen in the wide sidebar is shown, and so is what lies under it.
+      narrow(true);
+    }
+  });
+  // The focus never goes to what the wide sidebar covers.
+  addEventListener('focusin', ({ target }) => small.matches && isOutside(target) && narrow(true));
+  fit();
+}

@@ -10,11 +10,10 @@ use uuid::Uuid;
 
 use super::{CommandError, Exit, OutputFormat, audit, ledger, print_list, usage};
 use crate::app;
-use crate::billing::checkpoints::charged_without_reply;
 use crate::clock::iso8601;
 use crate::config::Settings;
 use crate::contract::money::Usd;
-use crate::ledger::{PurchaseId, PurchaseRecord, PurchaseState, Settlement};
+use crate::ledger::{PurchaseId, PurchaseRecord, PurchaseState};
 use crate::reports::list_of;
 use crate::reports::text::strip_controls;
 
@@ -108,13 +107,13 @@ async fn resolve(
         return Err(why.into());
     }
     let keep = app::terms(settings).keep(row.service);
-    let (ending, state) = match outcome {
-        Resolution::Charged => (charged_without_reply(row.price, keep), PurchaseState::Charged),
-        Resolution::Released => (Settlement::Released, PurchaseState::Released),
+    let (settlement, new) = row.resolution(outcome == Resolution::Charged, keep);
+    ledger.resolve(audit::actor(), id, settlement, new).await?;
+    let state = match outcome {
+        Resolution::Charged => PurchaseState::Charged,
+        Resolution::Released => PurchaseState::Released,
     };
     let (state, model, price) = (state.name(), strip_controls(&row.model), row.price.short());
-    let new = format!("{state}: {id}, {service} {model}, {price}");
-    ledger.resolve(audit::actor(), id, ending, new).await?;
     Ok(writeln!(out, "{state:<10} {id}  {service} {model}, {price}")?)
 }
 

@@ -280,6 +280,21 @@ pub struct PurchaseRecord {
     pub state: PurchaseState,
 }
 
+impl PurchaseRecord {
+    /// Returns how it is settled once a person has found out its outcome, and what the audit log says then.
+    pub fn resolution(&self, was_charged: bool, keep: Duration) -> (Settlement, String) {
+        let (state, settlement) = if was_charged {
+            let cost = self.price;
+            (PurchaseState::Charged, Settlement::Charged { cost, reply: None, keep, job: None })
+        } else {
+            (PurchaseState::Released, Settlement::Released)
+        };
+        let (state, service, price) = (state.name(), self.service.name(), self.price.short());
+        let model = self.model.replace(char::is_control, "");
+        (settlement, format!("{state}: {}, {service} {model}, {price}", self.id))
+    }
+}
+
 /// The purchases and jobs that are still open, and the size of the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LedgerTotals {

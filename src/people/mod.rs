@@ -1,10 +1,11 @@
-//! Changes that admins make over HTTP: to members, groups, budgets and logins. The command line makes the same
+//! Changes that admins make over HTTP: to members, groups, budgets, logins and unknown outcomes. The command line makes the same
 //! changes in the store.
 
 mod budgets;
 mod changes;
 mod groups;
 mod members;
+mod purchases;
 mod users;
 
 use std::sync::Arc;

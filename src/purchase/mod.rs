@@ -67,6 +67,11 @@ impl Purchases {
         Self { context: Arc::new(context), gateway: Arc::new(gateway), tasks }
     }
 
+    /// Returns how long the reply of such a purchase is kept.
+    pub fn keep(&self, service: Service) -> Duration {
+        self.context.terms.keep(service)
+    }
+
     /// Buys, or replays the reply of a duplicate. The purchase goes on if this future is dropped.
     pub async fn buy(&self, purchase: PurchaseRequest) -> Outcome {
         let (purchases, purchase) = (self.clone(), Arc::new(purchase));

@@ -1,12 +1,14 @@
 //! The members and their spending: `GET /bff/admin/members` and `tollgate member list`.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use http::StatusCode;
 use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::{Reports, add_extra, budget_rows, list_of, unavailable};
+use crate::access::member_cache::LOGIN_LIFETIME;
 use crate::clock::iso8601;
 use crate::contract::money::Usd;
 use crate::ledger::{
@@ -24,6 +26,8 @@ pub struct MemberSpend {
     pub extra: Option<Extra>,
     /// Its token was made with an earlier secret, so it is rejected until it is rotated.
     pub has_earlier_secret: bool,
+    /// When it last bought something or signed in, as far as the ledger has it.
+    pub last_seen_at: Option<Duration>,
 }
 
 impl MemberSpend {
@@ -42,13 +46,17 @@ pub async fn list_with_spend(store: &Store) -> Result<Vec<MemberSpend>, Unavaila
 
 async fn with_spend(store: &Store, members: Vec<Member>) -> Result<Vec<MemberSpend>, Unavailable> {
     let (mut listed, earlier) = (Vec::new(), store.members_with_earlier_secret().await?);
+    let sessions = store.sessions().await?;
     for member in members {
         let caller = Caller::Member(Arc::clone(&member.name));
         let scope = BudgetScope::Caller(caller.to_string());
         let extra = store.kept_limit(scope.clone()).await?.extra;
         let spent = store.current_spend(scope).await?;
         let has_earlier_secret = earlier.contains(&member.name);
-        listed.push(MemberSpend { member, spent, extra, has_earlier_secret });
+        let own = sessions.iter().filter(|session| session.member == member.name);
+        let signed_in = own.map(|session| session.expires_at.saturating_sub(LOGIN_LIFETIME)).max();
+        let last_seen_at = store.latest_purchase_at(caller.to_string()).await?.max(signed_in);
+        listed.push(MemberSpend { member, spent, extra, has_earlier_secret, last_seen_at });
     }
     Ok(listed)
 }
@@ -90,6 +98,7 @@ fn row(listed: &MemberSpend, shared: SpendLimit) -> Value {
         "token_prefix": &*member.prefix,
         "added_at": iso8601(member.added_at),
         "revoked_at": member.revoked_at.map(iso8601),
+        "last_seen_at": listed.last_seen_at.map(iso8601),
         "may_buy": member.may_buy.as_ref().map(|rule| rule.names().collect::<Vec<_>>()),
         "budgets": budgets,
     });

@@ -73,6 +73,11 @@ impl ReportQueue {
         Ok(answer)
     }
 
+    /// Drops the caller's kept answer, so that it sees what it has just changed.
+    pub async fn forget(&self, caller: &Caller) {
+        *self.turn(caller).lock().await = None;
+    }
+
     fn turn(&self, caller: &Caller) -> Turn {
         let mut turns = lock(&self.by_caller);
         if turns.len() >= MAX_KEPT {

@@ -224,8 +224,9 @@ async fn members_are_listed_with_budgets_and_spend_and_without_tokens() {
     test.store.change_member(&operator(), "bob".into(), MemberChange::Revoke).await.unwrap();
     test.buy("member:ann", "alpha", Usd::mills(3), charged(Usd::mills(3))).await;
     let json = text(test.reports.admin_members().await.unwrap()).await;
-    let ann = r#"{"name":"ann","role":"admin","state":"active","token_prefix":"tg_abcdef","added_at":"2025-11-20T12:00:00.000Z","revoked_at":null,"may_buy":null,"group":null,"budgets":[{"period":"day","limit":"5.000000","limit_micros":5000000,"effective":"5.000000","effective_micros":5000000,"spent":"0.003000","spent_micros":3000},{"period":"week","limit":null,"limit_micros":null,"effective":null,"effective_micros":null,"spent":"0.003000","spent_micros":3000},{"period":"month","limit":null,"limit_micros":null,"effective":null,"effective_micros":null,"spent":"0.003000","spent_micros":3000},{"period":"ever","limit":null,"limit_micros":null,"effective":null,"effective_micros":null,"spent":"0.003000","spent_micros":3000}]}"#;
-    let members = parse(&json)["rows"].take();
+    let ann = r#"{"name":"ann","role":"admin","state":"active","token_prefix":"tg_abcdef","added_at":"2025-11-20T12:00:00.000Z","revoked_at":null,"last_seen_at":null,"may_buy":null,"group":null,"budgets":[{"period":"day","limit":"5.000000","limit_micros":5000000,"effective":"5.000000","effective_micros":5000000,"spent":"0.003000","spent_micros":3000},{"period":"week","limit":null,"limit_micros":null,"effective":null,"effective_micros":null,"spent":"0.003000","spent_micros":3000},{"period":"month","limit":null,"limit_micros":null,"effective":null,"effective_micros":null,"spent":"0.003000","spent_micros":3000},{"period":"ever","limit":null,"limit_micros":null,"effective":null,"effective_micros":null,"spent":"0.003000","spent_micros":3000}]}"#;
+    let mut members = parse(&json)["rows"].take();
+    assert!(members[0]["last_seen_at"].take().is_string(), "{json}");
     assert_eq!(members[0], parse(ann));
     assert_eq!((&members[1]["name"], &members[1]["state"]), (&json!("bob"), &json!("revoked")));
     assert!(!json.contains("[7,7") && !json.contains("0707"), "{json}");

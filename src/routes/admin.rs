@@ -92,6 +92,14 @@ pub(super) async fn answer_budget_request(cx: HandlerContext) -> HandlerResult {
     Ok(bff::no_content([]))
 }
 
+pub(super) async fn settle_purchase(cx: HandlerContext) -> HandlerResult {
+    let was_charged = validate::purchase_outcome(&cx.call.body)?;
+    let (by, id, keep) = (&cx.call.caller, cx.path_name(), |service| cx.purchases.keep(service));
+    cx.handlers.people.settle_purchase(by, id, was_charged, keep).await?;
+    cx.handlers.reports.queue.forget(by).await;
+    Ok(bff::no_content([]))
+}
+
 impl HandlerContext {
     /// Returns the part of the path that the `*` of the route stands for.
     fn path_name(&self) -> &str {

@@ -1,4 +1,4 @@
-//! The bodies of requests about budgets: extras, requests for more, and answers.
+//! The bodies of requests about budgets: extras, requests for more, answers, and unknown outcomes.
 
 use std::borrow::Cow;
 
@@ -14,6 +14,7 @@ use crate::problem::Problem;
 
 const MAX_REASON: usize = 500;
 const AMOUNT: &str = "dollars as text, such as \"5.00\"";
+const OUTCOMES: &str = "\"charged\" or \"released\"";
 const GRANT: &str = "dollars as text, such as \"5.00\"; or send {\"decline\": true}";
 
 /// An amount that raises limits until the end of a UTC day.
@@ -69,6 +70,24 @@ pub fn budget_answer(payload: &[u8], today: Date) -> Result<Option<Raise>, Probl
         checked(&mut faults, "/decline", Err::<(), _>(expected));
     }
     if faults.is_empty() { Ok(None) } else { Err(faults.into_problem()) }
+}
+
+/// Reads the body of `POST /bff/admin/purchases/ID`. Returns whether the gateway charged for it.
+pub fn purchase_outcome(payload: &[u8]) -> Result<bool, Problem> {
+    let mut body = OutcomeBody::default();
+    json::read_object(payload, &mut body)?;
+    let mut faults = Faults::default();
+    faults.unknown_fields(&body.unknown, &["outcome"], &"");
+    let outcome = required(&mut faults, ("/outcome", OUTCOMES), body.outcome);
+    let was_charged = outcome.and_then(|outcome| {
+        let known = match &*outcome {
+            "charged" => Ok(true),
+            "released" => Ok(false),
+            _ => Err(format!("expected {OUTCOMES}")),
+        };
+        checked(&mut faults, "/outcome", known)
+    });
+    was_charged.filter(|_| faults.is_empty()).ok_or_else(|| faults.into_problem())
 }
 
 fn raise(faults: Faults, amount: Option<Usd>, until: Option<Date>) -> Result<Raise, Problem> {
@@ -142,6 +161,21 @@ impl<'de> FromObject<'de> for Texts<'de> {
         match texts.find(|(name, _)| **name == entry.name()) {
             Some((_, text)) => entry.read_into(text),
             None => entry.reject(&mut self.unknown),
+        }
+    }
+}
+
+#[derive(Default)]
+struct OutcomeBody<'a> {
+    outcome: Text<'a>,
+    unknown: UnknownFields<'a>,
+}
+
+impl<'de> FromObject<'de> for OutcomeBody<'de> {
+    fn member<A: MapAccess<'de>>(&mut self, entry: Entry<'_, 'de, A>) -> Result<(), A::Error> {
+        match entry.name() {
+            "outcome" => entry.read_into(&mut self.outcome),
+            _ => entry.reject(&mut self.unknown),
         }
     }
 }

@@ -26,7 +26,7 @@ use bytes::Bytes;
 use serde::de::MapAccess;
 use zeroize::Zeroizing;
 
-pub use budget::{Raise, budget_answer, budget_request, extra};
+pub use budget::{Raise, budget_answer, budget_request, extra, purchase_outcome};
 pub use chat::{ChatRules, chat};
 pub use image_url::image_url;
 pub use may_buy::{may_buy, on_sale};

@@ -1,18 +1,20 @@
 /** The admin view: everyone's spending, members, videos and the account, in tabs. The server answers admins only. */
 
-import { announce, button, byId, element, saveFile } from '../core/dom.js';
+import { announce, button, byId, element, notice, saveFile } from '../core/dom.js';
 import { price } from '../core/format.js';
+import { sentence } from '../core/problems.js';
 import { read } from '../core/site.js';
-import { TEXT as SPENDING, aboutDays, buildView, byDay, countOf, dayName, daysOf, failure, figure, figures, lastDays, lastDaysQuery, ranking, SERVICES, sumOf, table } from '../usage/usage.js';
+import { aboutDays, buildView, periodOf, today } from '../usage/period.js';
+import { TEXT as SPENDING, byDay, countOf, failure, figures, ranking, SERVICES, sumOf, table } from '../usage/usage.js';
 
 const TEXT = {
   title: 'Admin',
   tabs: { overview: 'Overview', members: 'Members', groups: 'Groups', videos: 'Videos', account: 'Account', audit: 'Audit' },
-  asked: (count) => `Members (${count})`,
+  asked: (count) => `Overview, ${count} ${count === 1 ? 'request' : 'requests'}`,
   sections: 'Admin',
-  announced: (amount, days) => `${amount} in ${days} days by everyone`,
+  announced: (amount, days) => `${amount} in ${days} ${days === 1 ? 'day' : 'days'} by everyone`,
   failed: 'Could not load this view.',
-  open: 'Unknown outcomes',
+  unknownOutcomes: 'Unknown outcomes',
   byMember: 'By caller',
   byGroup: 'By group',
   noGroup: 'No group',
@@ -20,24 +22,21 @@ const TEXT = {
   spending: { label: 'Spending by caller, day and model', columns: ['Caller', 'Day', 'Model', 'Kind', '>Purchases', '>Spent'] },
   unknown: (count, more, amount) => (count === 1 && !more
     ? `1 purchase (${amount}) has an unknown outcome. ` : `${more ? 'More than ' : ''}${count} purchases (${amount}) have an unknown outcome. `),
-  settle: (count) => `${count === 1 ? 'It counts' : 'They count'} as spent until settled. To settle, run on the server: `,
+  open: (count) => `${count === 1 ? 'It counts' : 'They count'} as spent until settled.`,
   // The sandbox has no account to compare with.
-  command: { live: 'tollgate reconcile', sandbox: 'tollgate purchase resolve ID charged' },
+  reconcile: ' To compare all of them with the account, run on the server: ',
   which: 'Show them',
-  unknowns: { label: 'Unknown outcomes', columns: ['Time', 'Caller', 'Model', '>Price', 'ID'] },
-  balance: 'Account balance',
-  spentSoFar: 'Spent so far',
-  asOf: (at, stale) => `as of ${at}${stale ? '; the gateway has not answered since' : ''}`,
-  noBalance: 'The gateway has not reported a balance yet.',
-  balances: 'Balance',
-  noBalances: 'A chart of the balance appears after two reconciliations.',
+  unknowns: { label: 'Unknown outcomes', columns: ['Time', 'Caller', 'Model', '>Price', 'ID', 'Outcome'] },
+  settle: 'Settle',
   videos: { label: 'Latest videos', columns: ['Ordered', 'Caller', 'Model', 'State', '>Price'] },
   noVideos: 'No videos yet.',
   more: (count) => `Show ${count} more`,
 };
 
 const JOBS = 20;
-const TABS = { overview, members: people('members'), groups: people('groups'), videos, account, audit: people('audit') };
+const TABS = {
+  overview, members: people('members'), groups: people('groups'), videos, account: later(() => import('./account.js'), 'account'), audit: people('audit'),
+};
 
 let loaded = null, access = null, mode = null, tab = 'overview', jobsShown = JOBS;
 
@@ -50,30 +49,36 @@ export function start(catalog) {
 export const shown = () => load();
 
 async function load() {
-  const days = daysOf('admin');
+  const period = periodOf('admin');
   try {
     const [usage, { rows: requests }, { rows: jobs }, billing] = await Promise.all([
-      read(`/bff/admin/usage${lastDaysQuery(days)}`), read('/bff/admin/budget-requests'), read('/bff/admin/jobs'), read('/bff/admin/billing')]);
-    const rows = usage.rows.map((row) => ({ ...row, spent_micros: spentOf(row), caller: plainName(row.caller) }));
-    loaded = { rows, total: spentOf(usage.total), saved: usage.total.saved_micros, requests, jobs, billing, days };
+      read(`/bff/admin/usage${period.query}`), read('/bff/admin/budget-requests'), read('/bff/admin/jobs'), read('/bff/admin/billing')]);
+    const rows = usage.rows.filter(({ day }) => day <= period.days.at(-1)).map((row) => ({ ...row, spent_micros: spentOf(row), caller: plainName(row.caller) }));
+    loaded = { rows, total: sumOf(rows), saved: period.isUpToDate && usage.total.saved_micros, requests, jobs, billing, period };
     await draw();
-    announce(TEXT.announced(price(loaded.total), days));
+    announce(TEXT.announced(price(loaded.total), period.days.length));
   } catch (problem) {
     loaded = null;
     byId('admin-body').replaceChildren(failure(TEXT.failed, problem, () => void load()));
   }
 }
 
-/** A tab of people.js, which is loaded at first need. */
 function people(name) {
-  return async ({ requests }) => {
+  return later(() => import('./people.js'), name);
+}
+
+/** A tab, or a part of one, of a module that is loaded at first need. */
+function later(get, name) {
+  return async (all) => {
     try {
-      return await (await import('./people.js'))[name]({ requests, access, reload: load });
+      return await (await get())[name]({ ...all, access, reload: load });
     } catch (problem) {
       return [failure(TEXT.failed, problem, () => void load())];
     }
   };
 }
+
+const requestCards = people('requests');
 
 /** What counts against budgets: charged, pending, or unknown. */
 const spentOf = (row) => row.charged_micros + row.unknown_micros + row.held_micros;
@@ -107,7 +112,8 @@ async function draw() {
   const held = byId('admin-body').contains(document.activeElement) && document.activeElement.id;
   byId('admin-body').replaceChildren(
     element('div', { class: 'tabs', role: 'tablist', 'aria-label': TEXT.sections, keydown: keys }, names.map((name) => element('button', {
-      type: 'button', id: `admin-tab-${name}`, role: 'tab', class: 'link', text: name === 'members' && requests.length ? TEXT.asked(requests.length) : TEXT.tabs[name],
+      type: 'button', id: `admin-tab-${name}`, role: 'tab', class: 'link', text: TEXT.tabs[name],
+      ...(name === 'overview' && requests.length && { 'data-count': requests.length, 'aria-label': TEXT.asked(requests.length) }),
       click: () => choose(name),
       'aria-selected': String(name === tab), 'aria-controls': name === tab && 'admin-panel', tabindex: name === tab ? '0' : '-1',
     }))),
@@ -115,73 +121,54 @@ async function draw() {
   if (held !== false) (byId(held) ?? byId(`admin-tab-${tab}`)).focus();
 }
 
-function overview({ rows, total, saved, days, billing }) {
-  const today = rows.filter(({ day }) => day === lastDays(1)[0]);
+async function overview({ rows, total, saved, period, billing, requests }) {
+  const { name, days, isUpToDate } = period;
+  const now = rows.filter(({ day }) => day === today());
   const head = [
+    ...(requests.length ? await requestCards({ requests }) : []),
     figures([
-      [SPENDING.sum(days), price(total), SPENDING.purchases(countOf(rows))],
-      [SPENDING.today, price(sumOf(today)), SPENDING.purchases(countOf(today))],
-      [TEXT.open, String(billing.unknown.count) + (billing.unknown.more ? '+' : ''), price(billing.unknown.price_micros)],
+      [name, price(total), SPENDING.purchases(countOf(rows))],
+      ...(isUpToDate && days.length > 1 ? [[SPENDING.today, price(sumOf(now)), SPENDING.purchases(countOf(now))]] : []),
+      ...(billing.unknown.count ? [[TEXT.unknownOutcomes, String(billing.unknown.count) + (billing.unknown.more ? '+' : ''), price(billing.unknown.price_micros)]] : []),
       ...(saved ? [[SPENDING.saved, price(saved), SPENDING.savedBy]] : []),
     ]), ...unknown(billing.unknown)];
   if (!rows.length) return [...head, element('p', { class: 'empty', text: SPENDING.empty })];
   const sorted = [...rows].sort((one, other) => other.day.localeCompare(one.day) || other.spent_micros - one.spent_micros);
   return [...head,
-    element('div', { class: 'pictures' }, byDay(rows, days),
+    element('div', { class: 'pictures' }, byDay(rows, days, ({ caller }) => caller),
       ranking(TEXT.byMember, rows, ({ caller }) => caller), ranking(SPENDING.byModel, rows, ({ model }) => model),
       rows.some(({ group }) => group) ? ranking(TEXT.byGroup, rows, ({ group }) => group ?? TEXT.noGroup) : null),
-    element('div', { class: 'usage-head' }, element('h3', { text: TEXT.details }), button(SPENDING.save, () => void saveCsv(days), 'quiet small')),
+    element('div', { class: 'usage-head' }, element('h3', { text: TEXT.details }), button(SPENDING.save, () => void saveCsv(period), 'quiet small')),
     table(TEXT.spending.label, TEXT.spending.columns, sorted.map((row) => [
       row.caller, row.day, row.model, SERVICES[row.service] ?? row.service, { text: String(row.count), by: row.count }, money(row.spent_micros)]),
     { total: price(total) }),
-    aboutDays(() => void load()),
+    aboutDays(),
   ];
 }
 
-/** Saves the server's own file; it is fetched here, so that an error is shown in words. */
-async function saveCsv(days) {
-  const response = await fetch(`/bff/admin/usage${lastDaysQuery(days)}&format=csv`, { cache: 'no-store' }).catch(() => null);
+/** Saves the server's own file, of the days from the first one of the period up to today; it is fetched here, so that an error is shown in words. */
+async function saveCsv({ query, days }) {
+  const response = await fetch(`/bff/admin/usage${query}&format=csv`, { cache: 'no-store' }).catch(() => null);
   if (!response?.ok) return void load();
-  saveFile(await response.text(), `everyone-${lastDays(1)[0]}.csv`, 'text/csv');
+  saveFile(await response.text(), `everyone-since-${days[0]}.csv`, 'text/csv');
 }
 
 function unknown({ count, more, price_micros: prices, rows }) {
   if (!count) return [];
   return [element('div', { class: 'problem', 'data-charged': 'unknown' },
-    element('p', {}, element('strong', { text: TEXT.unknown(count, more, price(prices)) }),
-      TEXT.settle(count), element('code', { text: TEXT.command[mode] })),
+    element('p', {}, element('strong', { text: TEXT.unknown(count, more, price(prices)) }), TEXT.open(count),
+      ...(mode === 'live' ? [TEXT.reconcile, element('code', { text: 'tollgate reconcile' })] : [])),
     element('details', {}, element('summary', { text: TEXT.which }),
       table(TEXT.unknowns.label, TEXT.unknowns.columns,
-        rows.map(({ at, caller, model, price_micros: cost, id }) => [time(at), plainName(caller), model, money(cost), id]))))];
+        rows.map((row) => [time(row.at), plainName(row.caller), row.model, money(row.price_micros), row.id, button(TEXT.settle, () => void settle(row), 'quiet small')]), { cards: true })))];
 }
 
-function account({ billing: { account: said, stale, checkpoints } }) {
-  const points = checkpoints.map(({ at, balance_micros: micros }) => ({ at: Date.parse(at), micros })).reverse();
-  return [
-    said ? figures([[TEXT.balance, price(said.balance_micros), TEXT.asOf(when(said.at), stale)], [TEXT.spentSoFar, price(said.spent_micros), '']])
-      : element('p', { text: TEXT.noBalance }),
-    points.length > 1 ? trend(points) : element('p', { class: 'hint', text: TEXT.noBalances }),
-  ];
-}
-
-function trend(points) {
-  const most = Math.max(1, ...points.map(({ micros }) => micros));
-  const [first, last] = [points[0], points.at(-1)];
-  const span = Math.max(1, last.at - first.at);
-  const place = ({ at, micros }) => `${((at - first.at) / span) * 1000},${Math.round(200 - (Math.max(0, micros) / most) * 200)}`;
-  const day = ({ at }) => dayName(new Date(at).toISOString().slice(0, 10));
-  const shape = (tag, attributes, ...children) => {
-    const made = document.createElementNS('http://www.w3.org/2000/svg', tag);
-    for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
-    made.append(...children);
-    return made;
-  };
-  const label = `${TEXT.balances}: ${day(first)} ${price(first.micros)}, ${day(last)} ${price(last.micros)}`;
-  return figure(TEXT.balances,
-    element('p', { class: 'scale', 'aria-hidden': 'true', text: price(most) }),
-    shape('svg', { viewBox: '0 0 1000 200', preserveAspectRatio: 'none', class: 'line', role: 'img', 'aria-label': label },
-      shape('polyline', { points: points.map(place).join(' '), class: 'trend', 'vector-effect': 'non-scaling-stroke' })),
-    element('p', { class: 'ends', 'aria-hidden': 'true' }, element('span', { text: day(first) }), element('span', { text: day(last) })));
+async function settle(row) {
+  try {
+    (await import('./people.js')).settle(row, load);
+  } catch (problem) {
+    notice(sentence(problem));
+  }
 }
 
 function videos({ jobs }) {

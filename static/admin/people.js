@@ -1,6 +1,6 @@
-/** The tabs of the admin view in which people are managed: members, groups, and the log of what admins changed. */
+/** What admins change: the tabs of members and groups, requests for more budget, unknown outcomes, and the log of changes. */
 
-import { announce, button, element, notice } from '../core/dom.js';
+import { announce, button, element, notice, noticeDone } from '../core/dom.js';
 import { price, utcDay } from '../core/format.js';
 import { amountField, askFor, confirmField, limitFields, showToken, untilField } from '../core/forms.js';
 import { sentence } from '../core/problems.js';
@@ -10,7 +10,7 @@ import { table } from '../usage/usage.js';
 import { plainName, when } from './admin.js';
 
 const TEXT = {
-  members: { label: 'Members', columns: ['Name', 'Role', 'Group', 'Today', 'Other budgets', 'Token', 'Added'] },
+  members: { label: 'Members', columns: ['Name', 'Role', 'Group', 'Today', 'Other periods', 'Last seen'] },
   search: 'Search members',
   found: (some, all) => `${some} of ${all} members`,
   noMembers: 'No members yet.',
@@ -21,6 +21,8 @@ const TEXT = {
   periods: { week: 'this week', month: 'this month', ever: 'in all' },
   add: 'Add a member',
   edit: (name) => `Edit ${name}`,
+  facts: (added, prefix) => `Added ${added}. The token begins with ${prefix}`,
+  never: 'Not lately',
   name: 'Name',
   role: 'Role',
   roles: { member: 'Member', admin: 'Admin' },
@@ -49,13 +51,25 @@ const TEXT = {
   grant: 'Grant',
   decline: 'Decline',
   declineOf: (name) => `Decline the request of ${name}`,
-  groups: { label: 'Groups', columns: ['Name', '>Members', 'Today', 'Other budgets'] },
+  settle: 'Settle',
+  settleOf: (model, amount) => `Settle ${model}, ${amount}`,
+  aboutSettle: (caller, at, id) => `Bought by ${caller}, ${at}. Find out in the gateway’s account whether it was charged. ID: ${id}`,
+  outcome: 'Outcome',
+  outcomes: { charged: 'Charged', released: 'Not charged: the money is free again' },
+  settled: 'The purchase is settled.',
+  groups: { label: 'Groups', columns: ['Name', '>Members', 'Today', 'Other periods'] },
   aboutGroups: 'The members of a group share its budgets.',
   noGroups: 'No groups yet.',
   addGroup: 'Add a group',
   remove: 'Remove',
   removeOf: (name) => `Remove the group ${name}`,
   audit: { label: 'Changes', columns: ['Time', 'By', 'Change', 'Caller', 'Before', 'After'] },
+  acts: {
+    'member.add': 'Member added', 'member.revoke': 'Member revoked', 'member.role': 'Role changed', 'member.budget': 'Budget changed',
+    'member.group': 'Group changed', 'member.may_buy': 'May buy changed', 'member.extra': 'Budget raised', 'token.rotate': 'Token replaced',
+    'token.add': 'API token made', 'token.revoke': 'API token revoked', 'subject.revoke': 'Sign-ins ended', 'purchase.resolve': 'Purchase settled', 'request.grant': 'Request granted', 'request.decline': 'Request declined',
+    'group.add': 'Group added', 'group.budget': 'Group budget changed', 'group.remove': 'Group removed',
+  },
   noChanges: 'No changes yet.',
   older: 'Show older ones',
 };
@@ -75,7 +89,7 @@ const ask = ({ reload }, name, form) => askFor({
   done: async (answer) => {
     announce(TEXT.saved(name));
     await reload();
-    if (answer?.token) showToken(TEXT.tokenOf(answer.member?.name ?? name), answer.token);
+    if (answer?.token) showToken(TEXT.tokenOf(answer.member?.name ?? name), answer.token, true);
   },
 });
 
@@ -94,24 +108,30 @@ const limitOf = ({ limit_micros: own, effective_micros: limit = own }) => limit;
 
 const used = (row) => (limitOf(row) === null ? price(row.spent_micros) : TEXT.used(price(row.spent_micros), price(limitOf(row))));
 
-/** The cells of budgets: today with a bar, then the month and what else has a limit. */
+/**
+ * The cells of budgets: today, with a bar once something is spent, then the month and what else has a limit. A limit of all callers is
+ * not repeated in each row.
+ */
 function budgetCells({ name, budgets, extra_micros: extra, extra_until: until }) {
   const today = budgets.find(({ period }) => period === 'day');
-  const bar = limitOf(today) && element('progress', { max: limitOf(today), value: today.spent_micros, 'aria-label': TEXT.bar(name) });
-  const others = budgets.filter((row) => row.period === 'month' || (row.period !== 'day' && limitOf(row) !== null));
-  const lines = others.map((row) => `${used(row)} ${TEXT.periods[row.period]}`);
+  const bar = limitOf(today) && today.spent_micros > 0 && element('progress', { max: limitOf(today), value: today.spent_micros, 'aria-label': TEXT.bar(name) });
+  const others = budgets.filter(({ period, limit_micros: own, spent_micros: spent }) => period !== 'day' && (own !== null || (period === 'month' && spent)));
+  const lines = others.map((row) => `${row.limit_micros === null ? price(row.spent_micros) : used(row)} ${TEXT.periods[row.period]}`);
   if (extra) lines.push(TEXT.extra(price(extra), utcDay(until)));
   return [{ node: element('span', { class: 'budget' }, used(today), bar || null), by: today.spent_micros },
-    { node: element('span', { class: 'budget' }, lines.map((text) => element('span', { text }))), by: others[0]?.spent_micros ?? 0 }];
+    { node: lines.length ? element('span', { class: 'budget' }, lines.map((text) => element('span', { text }))) : null, by: others[0]?.spent_micros ?? 0 }];
 }
 
-/** Requests for more budget, then the members. */
+/** The requests for more budget, a card each. */
+export const requests = (view) => view.requests.map((one) => request(view, one));
+
+
 export async function members(view) {
   const [{ rows: people }, { rows: groups }] = await Promise.all([read('/bff/admin/members'), read('/bff/admin/groups')]);
   const place = element('div');
   const list = () => {
     const some = people.filter(({ name, role, state, group }) => `${name} ${role} ${state} ${group ?? ''}`.toLowerCase().includes(wanted.trim().toLowerCase()));
-    place.replaceChildren(some.length ? table(TEXT.members.label, TEXT.members.columns, some.map((one) => member(view, one, groups)), { cards: true })
+    place.replaceChildren(some.length ? table(TEXT.members.label, TEXT.members.columns, some.map((one) => member(view, one, groups)), { cards: true, sorted: 0 })
       : element('p', { class: 'empty', text: people.length ? TEXT.noMatches : TEXT.noMembers }));
     return some.length;
   };
@@ -130,11 +150,10 @@ export async function members(view) {
   const end = () => askFor({
     title: TEXT.end, about: TEXT.aboutEnd, label: TEXT.end, fields: [{ name: 'user', label: TEXT.user, hint: TEXT.userHint }],
     send: ({ user = '-' }) => send('DELETE', `/bff/admin/users/${encodeURIComponent(user.replace(/^subject:/, ''))}/logins`),
-    done: () => notice(TEXT.ended),
+    done: () => noticeDone(TEXT.ended),
   });
   const act = { members: [TEXT.add, add], oidc: [TEXT.end, end] }[view.access];
-  return [...view.requests.map((one) => request(view, one)),
-    element('div', { class: 'usage-head' }, element('div', { class: 'find' }, field), act ? adder(...act) : null), place];
+  return [element('div', { class: 'usage-head' }, element('div', { class: 'find' }, field), act ? adder(...act) : null), place];
 }
 
 const memberFields = ({ role = 'member', group, may_buy: mayBuy, budgets }, groups) => [
@@ -145,18 +164,18 @@ const memberFields = ({ role = 'member', group, may_buy: mayBuy, budgets }, grou
 ];
 
 function member(view, one, groups) {
-  const { name, role, state, group, token_prefix: prefix, added_at: added } = one;
-  return [state === 'revoked' ? name : opener(name, () => editMember(view, one, groups)),
+  const { name, role, state, group, last_seen_at: seen } = one;
+  return [{ ...(state === 'revoked' ? { text: name } : opener(name, () => editMember(view, one, groups))), by: name },
     (TEXT.roles[role] ?? role) + (state === 'active' ? '' : `, ${state}`), group ?? '',
-    ...budgetCells(one), `${prefix}…`, { text: dayOf(added), by: added }];
+    ...budgetCells(one), { text: seen ? dayOf(seen) : TEXT.never, by: seen ?? '' }];
 }
 
 function editMember(view, one, groups) {
-  const { name } = one;
+  const { name, added_at: added, token_prefix: prefix } = one;
   const path = `/bff/admin/members/${encodeURIComponent(name)}`;
   const form = (rest) => ask(view, name, rest);
   form({
-    title: name, label: TEXT.save, fields: memberFields(one, groups), send: patch(path),
+    title: name, about: TEXT.facts(dayOf(added), `${prefix}…`), label: TEXT.save, fields: memberFields(one, groups), send: patch(path),
     more: [
       [TEXT.raise, () => form({
         title: TEXT.raiseOf(name), about: TEXT.aboutRaise, label: TEXT.raise, fields: [amountField('amount'), untilField(7)],
@@ -184,6 +203,17 @@ function request(view, { id, caller, amount_micros: micros, reason, at }) {
     element('div', { class: 'actions' }, button(TEXT.grant, grant, 'primary'), button(TEXT.decline, decline)));
 }
 
+/** Asks for the outcome of a purchase: only a person can find out what the gateway did. */
+export const settle = ({ id, at, caller, model, price_micros: cost }, reload) => askFor({
+  title: TEXT.settleOf(model, price(cost)), about: TEXT.aboutSettle(plainName(caller), when(at), id), label: TEXT.settle,
+  fields: [{ name: 'outcome', label: TEXT.outcome, options: TEXT.outcomes, initial: 'charged' }],
+  send: (request) => send('POST', `/bff/admin/purchases/${encodeURIComponent(id)}`, request),
+  done: async () => {
+    await reload();
+    noticeDone(TEXT.settled);
+  },
+});
+
 export async function groups(view) {
   const { rows: all } = await read('/bff/admin/groups');
   const add = () => ask(view, TEXT.groups.label, {
@@ -192,7 +222,7 @@ export async function groups(view) {
   });
   const rows = all.map((one) => [opener(one.name, () => editGroup(view, one)), { text: String(one.members), by: one.members }, ...budgetCells(one)]);
   return [element('div', { class: 'usage-head' }, element('p', { class: 'hint', text: TEXT.aboutGroups }), adder(TEXT.addGroup, add)),
-    all.length ? table(TEXT.groups.label, TEXT.groups.columns, rows, { cards: true }) : element('p', { class: 'empty', text: TEXT.noGroups })];
+    all.length ? table(TEXT.groups.label, TEXT.groups.columns, rows, { cards: true, sorted: 0 }) : element('p', { class: 'empty', text: TEXT.noGroups })];
 }
 
 function editGroup(view, { name, budgets }) {
@@ -211,7 +241,7 @@ export async function audit() {
     const { rows: news, more } = await read(`/bff/admin/audit${before ? `?before=${before}` : ''}`);
     all = [...all, ...news];
     const rows = all.map(({ at, by, act, caller, group, old, new: next }) =>
-      [{ text: when(at), by: at }, plainName(by), act, group ?? plainName(caller), old ?? '', next ?? '']);
+      [{ text: when(at), by: at }, plainName(by), TEXT.acts[act] ?? act, group ?? plainName(caller), old ?? '', next ?? '']);
     place.replaceChildren(rows.length ? table(TEXT.audit.label, TEXT.audit.columns, rows, { cards: true }) : element('p', { class: 'empty', text: TEXT.noChanges }));
     if (more) place.append(element('p', {}, button(TEXT.older, () => void load(all.at(-1).id).catch(notify))));
   };

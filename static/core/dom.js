@@ -9,6 +9,9 @@ const TEXT = {
   notCopied: 'This browser blocks copying. Select the text and copy it yourself.',
 };
 
+/** How long a success is shown, in milliseconds. */
+const DONE_FOR = 8_000;
+
 /**
  * Makes an element. `text` sets its text, functions become listeners, `true` an empty attribute,
  * `false`, `null` and `undefined` nothing; anything else is an attribute. Children are nodes, texts or lists of them.
@@ -112,6 +115,12 @@ export function notice(text, action = null, group = null) {
   return shown;
 }
 
+/** Says above the view that something succeeded; it goes by itself. */
+export function noticeDone(text) {
+  const shown = notice(text, null, 'done');
+  setTimeout(() => shown.remove(), DONE_FOR);
+}
+
 /** Opens a modal dialog, which is gone once it is closed; the focus goes back to where it was. A press beside it closes it. */
 export function openSheet(title, properties, ...children) {
   // Further clicks while a part of the page loads open it again.
@@ -120,7 +129,7 @@ export function openSheet(title, properties, ...children) {
   const made = element('dialog', {
     ...properties, 'aria-label': title, close: () => made.remove(), click: ({ target }) => target === made && close(),
   }, element('div', { class: 'sheet' },
-    element('div', { class: 'sheet-head' }, element('h2', { text: title }), button(TEXT.close, close, 'quiet small')),
+    element('div', { class: 'sheet-head' }, element('h2', { text: title }), element('button', { type: 'button', class: 'link close', 'aria-label': TEXT.close, text: '✕', click: close })),
     children.flat(), element('p', { class: 'unseen', role: 'status' })));
   document.body.append(made);
   made.showModal();

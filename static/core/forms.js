@@ -8,10 +8,13 @@ const TEXT = {
   retype: (word) => `Type ${word} to confirm.`,
   limits: { day: 'Limit per day', week: 'Limit per week', month: 'Limit per month', ever: 'Limit in all' },
   noLimit: 'No limit',
+  moreLimits: 'More limits',
   amount: 'Amount in $',
   until: 'Through',
   token: 'Token',
   once: 'Copy the token now. It is not shown again.',
+  link: 'Invite link',
+  aboutLink: 'Or send this link, privately: anyone who opens it can sign in.',
 };
 
 const DAY = 24 * 60 * 60 * 1000;
@@ -22,9 +25,12 @@ const typed = (micros) => (micros === null || micros === undefined ? '' : price(
 /** A limit without what raises it for a while. */
 const ownLimit = ({ limit_micros: limit = null, extra_micros: extra = 0 } = {}) => limit && limit - extra;
 
+/** The limits that are rarely set. */
+const RARE = ['week', 'ever'];
+
 /** Fields for the limits of all periods; `budgets` are the rows of a report. */
 export const limitFields = (budgets = []) => Object.entries(TEXT.limits).map(([period, label]) => ({
-  name: `budget/${period}`, label: `${label}, $`, inputmode: 'decimal', placeholder: TEXT.noLimit,
+  name: `budget/${period}`, label: `${label}, $`, inputmode: 'decimal', placeholder: TEXT.noLimit, isRare: RARE.includes(period),
   value: typed(ownLimit(budgets.find((row) => row.period === period))),
 }));
 
@@ -35,9 +41,9 @@ export const confirmField = (word) => ({ name: 'confirm', label: TEXT.retype(wor
 
 /**
  * Opens a dialog with a form. `send(changed)` sends it; then the dialog closes, and `done(answer)` is called. A refusal is shown at the
- * fields that it names. A field is `{name, label, hint, value, initial, options, isList}` and attributes: `name` is its place in the
+ * fields that it names. A field is `{name, label, hint, value, initial, options, isList, isRare}` and attributes: `name` is its place in the
  * request (`budget/day`), `value` what the server has, `initial` what is suggested. Only changes are sent, an emptied field as null.
- * `more`: further buttons.
+ * A field with `isRare` is shown at a press, unless it has a value. `more`: further buttons.
  */
 export function askFor({ title, about, fields = [], label, send, done, more = [] }) {
   const fault = element('p', { class: 'fault', role: 'alert' });
@@ -65,14 +71,18 @@ export function askFor({ title, about, fields = [], label, send, done, more = []
     const rest = (problem.errors?.length ? problem.errors : [problem]).filter(({ pointer, detail }) => {
       const row = rows.find(({ name }) => `${pointer}/`.startsWith(`/${name}/`));
       row?.say(detail);
+      details.open ||= rare.includes(row);
       return !row;
     });
     fault.textContent = rest.map((one) => (one === problem && !problem.status ? '' : one.detail) || sentence(problem)).join(' ');
     rows.find(({ input }) => input.ariaInvalid)?.input.focus();
   };
+  const [rare, often] = [rows.filter(({ isRare }) => isRare), rows.filter(({ isRare }) => !isRare)];
+  const details = element('details', { class: 'all', open: rare.some(({ value }) => value) },
+    element('summary', { text: TEXT.moreLimits }), element('div', { class: 'fields' }, rare.map(({ node }) => node)));
   const made = openSheet(title, { class: 'form' }, element('form', { submit, novalidate: true, autocomplete: 'off' },
     about ? element('p', { text: about }) : null,
-    element('div', { class: 'fields' }, rows.map(({ node }) => node)), fault,
+    element('div', { class: 'fields' }, often.map(({ node }) => node)), rare.length ? details : null, fault,
     element('div', { class: 'actions' }, more.map(([text, act]) => button(text, () => {
       made.close();
       act();
@@ -82,7 +92,7 @@ export function askFor({ title, about, fields = [], label, send, done, more = []
 }
 
 /** A field with its label and hint, and the place for what is wrong with it. */
-function control({ name, label, hint, value = '', initial = value, options, word, isList, ...properties }, place) {
+function control({ name, label, hint, value = '', initial = value, options, word, isList, isRare, ...properties }, place) {
   const id = `form-${place}`;
   const input = options
     ? element('select', { id }, Object.entries(options).map(([of, text]) => element('option', { value: of, text, selected: of === initial })))
@@ -95,7 +105,7 @@ function control({ name, label, hint, value = '', initial = value, options, word
     wrong.textContent = text;
     input.ariaInvalid = text ? 'true' : null;
   };
-  return { name, label, value, word, isList, input, node, say };
+  return { name, label, value, word, isList, isRare, input, node, say };
 }
 
 /** The request: what differs from what the server has, by its place. */
@@ -112,10 +122,15 @@ function changed(rows) {
   return request;
 }
 
-/** Shows a new token. A press beside the dialog does not close it: the token would be lost. */
-export function showToken(title, token) {
-  const field = element('input', { type: 'text', readonly: true, value: token, 'aria-label': TEXT.token });
-  const made = openSheet(title, { class: 'form' }, element('p', { text: TEXT.once }), element('div', { class: 'secret' }, field, copyButton(() => token, 'primary')));
+/**
+ * Shows a new token, and for a member a link that brings it to the sign-in, in the fragment: no server and no other site sees that. A
+ * press beside the dialog does not close it: the token would be lost.
+ */
+export function showToken(title, token, isMember = false) {
+  const secret = (label, value) => element('div', { class: 'secret' }, element('input', { type: 'text', readonly: true, value, 'aria-label': label }), copyButton(() => value, 'primary'));
+  const link = new URL(`./#sign-in?token=${token}`, document.baseURI).href;
+  const made = openSheet(title, { class: 'form' }, element('p', { text: TEXT.once }), secret(TEXT.token, token),
+    isMember ? [element('p', { text: TEXT.aboutLink }), secret(TEXT.link, link)] : null);
   made.addEventListener('click', (event) => event.target === made && event.stopImmediatePropagation(), { capture: true });
-  field.select();
+  made.querySelector('input').select();
 }

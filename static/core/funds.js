@@ -5,6 +5,7 @@ import { amountLeft, nameOfBudget, price, utcDay } from './format.js';
 import { canSpend, learnFunds, read } from './site.js';
 
 const TEXT = {
+  all: 'Show all budgets',
   unknown: 'No budget applies to you, and the balance is not shown here.',
   left: (left, limit) => `${left} of ${limit} left`,
   bar: (name) => `${name}, left`,
@@ -19,23 +20,29 @@ const TEXT = {
 };
 
 const HOUR = 3_600_000;
+/** Whose budgets are listed first. */
+const NEAREST = ['token', 'caller', 'group'];
 const dateOf = (time) => new Date(time).toLocaleDateString([], { dateStyle: 'medium' });
 
-/** The caller's budgets and the balance as a list, from an answer of `GET /bff/me`. */
+/** The caller's budgets and the balance, from an answer of `GET /bff/me`. What all callers share is shown at a press, if there is more. */
 export function funds({ balance, budgets }) {
-  const rows = budgets.map(budget);
-  if (balance) rows.push(account(balance));
-  return rows.length ? element('ul', { class: 'funds' }, rows) : element('p', { class: 'hint', text: TEXT.unknown });
+  const [shared, own] = [budgets.filter(({ scope }) => scope === 'total'), budgets.filter(({ scope }) => scope !== 'total')];
+  own.sort((one, other) => NEAREST.indexOf(one.scope) - NEAREST.indexOf(other.scope));
+  const rows = [...(own.length ? own : shared).map(budget), ...(balance ? [account(balance)] : [])];
+  if (!rows.length) return element('p', { class: 'hint', text: TEXT.unknown });
+  const list = element('ul', { class: 'funds' }, rows);
+  return own.length && shared.length ? element('div', {}, list, element('details', { class: 'all' },
+    element('summary', { text: TEXT.all }), element('ul', { class: 'funds' }, shared.map(budget)))) : list;
 }
 
 function budget(one) {
   const extra = one.extra_micros ? TEXT.extra(price(one.extra_micros), utcDay(one.extra_until)) : '';
-  return element('li', {},
-    element('strong', { text: nameOfBudget(one) }),
-    element('span', { text: TEXT.left(amountLeft(one.left_micros), price(one.limit_micros)) }),
+  return element('li', {}, head(nameOfBudget(one), TEXT.left(amountLeft(one.left_micros), price(one.limit_micros))),
     element('progress', { max: Math.max(1, one.limit_micros), value: one.left_micros, 'aria-label': TEXT.bar(nameOfBudget(one)) }),
     element('span', { class: 'hint', text: renewal(one.renews_at) + extra }));
 }
+
+const head = (name, amount) => element('div', { class: 'head' }, element('strong', { text: name }), element('span', { text: amount }));
 
 function renewal(time) {
   if (!time) return TEXT.never;
@@ -45,8 +52,7 @@ function renewal(time) {
 }
 
 function account({ amount_micros: amount, at, stale }) {
-  return element('li', {},
-    element('strong', { text: TEXT.account }), element('span', { text: amountLeft(amount) }),
+  return element('li', {}, head(TEXT.account, amountLeft(amount)),
     stale ? element('span', { class: 'hint', text: TEXT.asOf(new Date(at).toLocaleTimeString()) }) : null);
 }
 

@@ -1,19 +1,19 @@
 /** The usage view: the caller's own spending by day and by model. Its charts and tables also serve the admin view. */
 
-import { announce, button, byId, element, notice, saveFile } from '../core/dom.js';
+import { announce, button, byId, element, noticeDone, saveFile } from '../core/dom.js';
 import { amountLeft, price } from '../core/format.js';
 import { amountField, askFor } from '../core/forms.js';
 import { funds } from '../core/funds.js';
 import { sentence } from '../core/problems.js';
 import { post, read } from '../core/site.js';
-import { choice, whenChanged } from '../core/store.js';
+import { whenChanged } from '../core/store.js';
+import { aboutDays, buildView, dayName, isUtc, periodOf, today } from './period.js';
 
 export const TEXT = {
   title: 'Your spending',
-  announced: (amount, days) => `${amount} in ${days} days`,
+  announced: (amount, days) => `${amount} in ${days} ${days === 1 ? 'day' : 'days'}`,
   failed: 'Could not load your spending.',
   purchases: (count) => `${count} ${count === 1 ? 'purchase' : 'purchases'}`,
-  sum: (days) => (days === 1 ? 'Today' : `Last ${days} days`),
   today: 'Today',
   ofLimit: (limit) => `of ${limit}`,
   perDay: 'Average per day',
@@ -32,16 +32,13 @@ export const TEXT = {
   columns: ['Day', 'Model', 'Kind', '>Purchases', '>Spent'],
 
   // Charts and tables
-  ranges: { 7: '7 days', 31: '31 days', month: 'This month' },
-  range: 'Period',
   byDay: (service) => `${service} by day`,
   bar: (day, amount, count) => `${day}: ${amount}, ${count} ${count === 1 ? 'purchase' : 'purchases'}`,
   noneOn: (day) => `${day}: nothing`,
   keys: 'Use the arrow keys to move between days.',
   total: 'Total',
-  days: { local: 'Days are in your local time.', utc: 'Days are in UTC, like those of budgets.' },
-  pending: ' Pending and unknown purchases count as spent. ',
-  switchDays: { local: 'Use UTC days', utc: 'Use local days' },
+  others: 'Others',
+  more: (count) => `Show ${count} more`,
   retry: 'Try again',
 };
 
@@ -62,47 +59,46 @@ export function shown() {
 }
 
 async function load() {
-  const days = daysOf('usage');
+  const period = periodOf('usage');
   isStale = false;
   try {
-    const [{ rows, total_micros: total, saved_micros: saved }, { budgets, may_ask: mayAsk }] = await Promise.all([read(`/bff/usage${lastDaysQuery(days)}`), read('/bff/me')]);
-    draw({ rows, total, saved, days, budgets, mayAsk });
-    announce(TEXT.announced(price(total), days));
+    const [{ rows: all, saved_micros: saved }, { budgets, may_ask: mayAsk }] = await Promise.all([read(`/bff/usage${period.query}`), read('/bff/me')]);
+    const rows = all.filter(({ day }) => day <= period.days.at(-1));
+    draw({ rows, total: sumOf(rows), saved: period.isUpToDate && saved, period, budgets, mayAsk });
+    announce(TEXT.announced(price(sumOf(rows)), period.days.length));
   } catch (problem) {
     isStale = true;
     byId('usage-body').replaceChildren(failure(TEXT.failed, problem, () => void load()));
   }
 }
 
-function draw({ rows, total, saved, days, budgets, mayAsk }) {
-  const head = [summary({ rows, total, saved, days, budgets }), 
-    ...(budgets.length ? [element('div', { class: 'card limits' }, funds({ budgets }), mayAsk ? element('p', {}, button(TEXT.ask, askForMore)) : null)] : [])];
-  if (!rows.length) return byId('usage-body').replaceChildren(...head, element('p', { class: 'empty', text: TEXT.empty }));
-  byId('usage-body').replaceChildren(...head,
-    element('div', { class: 'pictures' }, byDay(rows, days), ranking(TEXT.byModel, rows, ({ model }) => model)),
+function draw({ rows, total, saved, period, budgets, mayAsk }) {
+  const limits = budgets.length ? element('div', { class: 'card limits' }, funds({ budgets }), mayAsk ? element('p', {}, button(TEXT.ask, askForMore)) : null) : '';
+  if (!rows.length) return byId('usage-body').replaceChildren(limits, element('p', { class: 'empty', text: TEXT.empty }));
+  byId('usage-body').replaceChildren(summary({ rows, total, saved, period, budgets }), limits,
+    element('div', { class: 'pictures' }, byDay(rows, period.days), ranking(TEXT.byModel, rows, ({ model }) => model)),
     element('div', { class: 'usage-head' }, element('h3', { text: TEXT.details }),
-      button(TEXT.save, () => saveFile(csv(rows), `spending-${lastDays(1)[0]}.csv`, 'text/csv'), 'quiet small')),
-    asTable(rows, total),
-    aboutDays(() => void load()));
+      button(TEXT.save, () => saveFile(csv(rows), `spending-${period.days.at(-1)}.csv`, 'text/csv'), 'quiet small')),
+    asTable(rows, total), aboutDays());
 }
 
 export function askForMore() {
   askFor({
     title: TEXT.ask, about: TEXT.aboutAsk, label: TEXT.ask, fields: [amountField('amount'), { name: 'reason', label: TEXT.reason, dir: 'auto' }],
-    send: (request) => post('/bff/budget-requests', request), done: () => notice(TEXT.asked),
+    send: (request) => post('/bff/budget-requests', request), done: () => noticeDone(TEXT.asked),
   });
 }
 
 /** The sums that people ask for first. A budget of a day is one of a UTC day. */
-function summary({ rows, total, saved, days, budgets }) {
-  const today = rows.filter(({ day }) => day === lastDays(1)[0]);
+function summary({ rows, total, saved, period: { name, days, isUpToDate }, budgets }) {
+  const now = rows.filter(({ day }) => day === today());
   const limit = budgets.find(({ scope, period }) => scope === 'caller' && period === 'day')?.limit_micros;
   const [dearest] = [...Map.groupBy(rows, ({ model }) => model)].sort(([, one], [, other]) => sumOf(other) - sumOf(one));
   return figures([
-    [TEXT.sum(days), price(total), TEXT.purchases(countOf(rows))],
-    [TEXT.today, price(sumOf(today)), limit === undefined || timeZone() !== UTC ? TEXT.purchases(countOf(today)) : TEXT.ofLimit(price(limit))],
-    [TEXT.perDay, amountLeft(rounded(total / days)), ''],
-    ...(dearest ? [[TEXT.dearest, dearest[0], price(sumOf(dearest[1]))]] : []),
+    [name, price(total), TEXT.purchases(countOf(rows))],
+    ...(isUpToDate && days.length > 1 ? [[TEXT.today, price(sumOf(now)), limit === undefined || !isUtc() ? TEXT.purchases(countOf(now)) : TEXT.ofLimit(price(limit))]] : []),
+    ...(days.length > 1 ? [[TEXT.perDay, amountLeft(rounded(total / days.length)), '']] : []),
+    [TEXT.dearest, dearest[0], price(sumOf(dearest[1]))],
     ...(saved ? [[TEXT.saved, price(saved), TEXT.savedBy]] : []),
   ]);
 }
@@ -129,56 +125,12 @@ function csv(rows) {
 
 // Charts whose bars can be reached by keyboard, and tables that can be sorted.
 
-const DAY = 24 * 60 * 60 * 1000;
-
-/** Builds a view of spending: its heading, the choice of a period, and an empty body. */
-export function buildView(view, title, load) {
-  const option = ([range, name], place) => element('label', { class: 'choice' },
-    element('input', { type: 'radio', name: `${view}-range`, value: range, checked: place === 0 }), ` ${name}`);
-  byId(`view-${view}`).replaceChildren(
-    element('div', { class: 'usage-head' },
-      element('h2', { id: `${view}-heading`, tabindex: '-1', text: title }),
-      element('fieldset', { id: `${view}-range`, class: 'choices', change: () => void load() },
-        element('legend', { class: 'unseen', text: TEXT.range }), Object.entries(TEXT.ranges).map(option))),
-    element('div', { id: `${view}-body`, class: 'usage-body' }));
-}
-
 /** Says why a view cannot be shown, with a button to try again. */
 export function failure(text, problem, retry) {
   return element('div', { class: 'problem', role: 'alert' },
     element('p', {}, element('strong', { text: `${text} ` }), sentence(problem)),
     problem.detail ? element('p', { class: 'hint', text: problem.detail }) : null,
     element('div', { class: 'actions' }, button(TEXT.retry, retry)));
-}
-
-export function daysOf(view) {
-  const { value } = byId(`${view}-range`).querySelector(':checked');
-  return value === 'month' ? Number(lastDays(1)[0].slice(-2)) : Number(value);
-}
-
-const UTC = 'UTC';
-const localZone = () => Intl.DateTimeFormat().resolvedOptions().timeZone;
-const timeZone = () => (choice.get('days') === 'utc' ? UTC : localZone());
-
-/** Returns the query for the last days in the time zone of these views. */
-export const lastDaysQuery = (count) => `?since=${count}d&time_zone=${encodeURIComponent(timeZone())}`;
-
-/** Returns the last days, the oldest first: `2026-01-31`. */
-export function lastDays(count) {
-  // Swedish dates are those of ISO 8601.
-  const today = Date.parse(new Date().toLocaleDateString('sv', { timeZone: timeZone() }));
-  return Array.from({ length: count }, (_, place) => new Date(today - (count - 1 - place) * DAY).toISOString().slice(0, 10));
-}
-
-/** Says which days these are, with a button for the others; none is needed where they are the same. */
-export function aboutDays(reload) {
-  const isUtc = timeZone() === UTC;
-  const kind = isUtc ? 'utc' : 'local';
-  const other = localZone() !== UTC && button(TEXT.switchDays[kind], () => {
-    choice.set('days', isUtc ? 'local' : 'utc');
-    reload();
-  }, 'quiet small');
-  return element('p', { class: 'hint' }, TEXT.days[kind], TEXT.pending, other || null);
 }
 
 export const sumOf = (rows) => rows.reduce((sum, row) => sum + row.spent_micros, 0);
@@ -195,28 +147,46 @@ export function figure(title, ...children) {
   return element('figure', { class: 'card' }, element('figcaption', {}, element('h3', { text: title })), children);
 }
 
-/** Charts of the last `count` days, one for each service: a chat costs too little to be seen beside a video. */
-export const byDay = (rows, count) => servicesIn(rows).map((service) => oneService(service, rows.filter((row) => row.service === service), count));
+/** Charts of these days, one for each service: a chat costs too little to be seen beside a video. Each bar is stacked by `partOf`, the model by default. */
+export const byDay = (rows, days, partOf = ({ model }) => model) =>
+  servicesIn(rows).map((service) => oneService(service, rows.filter((row) => row.service === service), days, partOf));
 
-function oneService(service, rows, count) {
-  const days = lastDays(count).map((day) => ({ day, those: rows.filter((row) => row.day === day) }));
+/** The parts that a chart names, the highest sum first; more of them are one part. */
+const MAX_PARTS = 4;
+
+function partsOf(rows, partOf) {
+  const names = [...Map.groupBy(rows, partOf)].sort(([, one], [, other]) => sumOf(other) - sumOf(one)).map(([name]) => name);
+  const first = names.slice(0, names.length > MAX_PARTS ? MAX_PARTS - 1 : MAX_PARTS);
+  const parts = first.map((name) => ({ name, has: (row) => partOf(row) === name }));
+  return first.length < names.length ? [...parts, { name: TEXT.others, has: (row) => !first.includes(partOf(row)) }] : parts;
+}
+
+function oneService(service, rows, all, partOf) {
+  const days = all.map((day) => ({ day, those: rows.filter((row) => row.day === day) }));
   const most = Math.max(1, ...days.map(({ those }) => sumOf(those)));
-  const every = Math.ceil(count / 7);
+  const every = Math.ceil(all.length / 7);
+  const parts = partsOf(rows, partOf);
   const items = days.map(({ day, those }, place) => {
     const spent = sumOf(those);
     const text = those.length ? TEXT.bar(dayName(day), price(spent), countOf(those)) : TEXT.noneOn(dayName(day));
-    const bar = element('span', { class: `bar ${service}` });
+    const bar = element('span', { class: `bar ${service}` }, parts.map(({ has }) => {
+      const part = element('span');
+      part.style.flexGrow = sumOf(those.filter(has));
+      part.hidden = !those.some(has);
+      return part;
+    }));
     // A bar can be seen, however short it is.
     bar.style.height = those.length ? `max(3px, ${(spent / most) * 100}%)` : '0';
-    const isNamed = (count - 1 - place) % every === 0;
+    const isNamed = (all.length - 1 - place) % every === 0;
     return element('li', {},
-      element('span', { class: 'column', role: 'img', 'aria-label': text, tabindex: place === count - 1 ? '0' : '-1' },
+      element('span', { class: 'column', role: 'img', 'aria-label': text, tabindex: place === all.length - 1 ? '0' : '-1' },
         bar, element('span', { class: 'tip', text })),
       element('span', { class: 'tick', 'aria-hidden': 'true', text: isNamed ? dayName(day) : '' }));
   });
   const title = TEXT.byDay(SERVICES[service]);
   const list = element('ol', { class: 'bars', 'aria-label': `${title}. ${TEXT.keys}`, keydown: followKeys }, items);
-  return figure(title, element('p', { class: 'scale', 'aria-hidden': 'true', text: price(most) }), list);
+  return figure(title, element('p', { class: 'scale', 'aria-hidden': 'true', text: price(most) }), list,
+    parts.length > 1 ? element('ul', { class: `legend ${service}` }, parts.map(({ name }) => element('li', { text: name }))) : null);
 }
 
 /** One Tab stop for a chart; arrow keys, Home and End go from bar to bar. */
@@ -245,19 +215,19 @@ export function ranking(title, rows, nameOf) {
     element('span', { class: 'trough' }, parts(one))))));
 }
 
-/** `Jan 31` in the browser's language. */
-export function dayName(day) {
-  return new Date(`${day}T00:00:00Z`).toLocaleDateString([], { day: 'numeric', month: 'short', timeZone: 'UTC' });
-}
+/** How many rows a table shows at first. */
+const ROWS = 50;
 
 /**
  * A table that scrolls by itself and is sorted by a click on a column. `columns`: names; one that begins with `>` is of
  * numbers. A cell is a text, a node, or `{text | node, by}`, where `by` is what it is sorted by. `total` stands below the last column.
+ * `sorted`: the column that it is sorted by at first. Of many rows, the rest is shown at a press.
  */
-export function table(label, columns, rows, { total = null, cards = false } = {}) {
+export function table(label, columns, rows, { total = null, cards = false, sorted = null } = {}) {
   const names = columns.map((name) => name.replace('>', ''));
   const kind = (place) => (columns[place].startsWith('>') ? 'right' : null);
   const body = element('tbody');
+  const more = element('div', { class: 'more' });
   const heads = names.map((text, place) => element('th', { scope: 'col', class: kind(place) },
     element('button', { type: 'button', class: 'sort', text, click: () => sort(place) })));
   const cellOf = (cell, place) => {
@@ -265,7 +235,16 @@ export function table(label, columns, rows, { total = null, cards = false } = {}
     return element('td', { class: kind(place), 'data-label': names[place] }, node ?? text);
   };
   const keyOf = (cell) => cell?.by ?? cell;
-  const fill = (all) => body.replaceChildren(...all.map((row) => element('tr', {}, row.map(cellOf))));
+  let shown = ROWS;
+  const fill = (all) => {
+    body.replaceChildren(...all.slice(0, shown).map((row) => element('tr', {}, row.map(cellOf))));
+    const rest = all.length - shown;
+    more.hidden = rest <= 0;
+    more.replaceChildren(button(TEXT.more(rest), () => {
+      shown = Infinity;
+      fill(all);
+    }));
+  };
   const sort = (place) => {
     const isUp = heads[place].ariaSort !== 'ascending';
     for (const head of heads) head.ariaSort = null;
@@ -273,9 +252,10 @@ export function table(label, columns, rows, { total = null, cards = false } = {}
     const compare = (one, other) => (typeof one === 'number' ? one - other : String(one).localeCompare(String(other), [], { numeric: true }));
     fill([...rows].sort((one, other) => (isUp ? 1 : -1) * compare(keyOf(one[place]), keyOf(other[place]))));
   };
-  fill(rows);
+  if (sorted === null) fill(rows);
+  else sort(sorted);
   const foot = total && element('tfoot', {}, element('tr', {},
     element('th', { scope: 'row', colspan: columns.length - 1, text: TEXT.total }), element('td', { class: 'right', text: total })));
   return element('div', { class: cards ? 'table cards' : 'table', tabindex: '0', role: 'group', 'aria-label': label },
-    element('table', {}, element('thead', {}, element('tr', {}, heads)), body, foot));
+    element('table', {}, element('thead', {}, element('tr', {}, heads)), body, foot), more);
 }

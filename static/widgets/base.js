@@ -13,6 +13,7 @@ import { callerName, createClient, newKey } from '../client.js';
 import { announceBy, button, element, twice } from './dom.js';
 import { amountLeft, nameOfBudget, price, withCurrentNames } from './format.js';
 import { Purchases, draft, isForgotten } from './purchases.js';
+import { STYLE } from './style.js';
 
 /** The strings of the widgets. */
 export const TEXT = {
@@ -26,6 +27,7 @@ export const TEXT = {
   buyAgain: (cost) => `Buy again · ${cost}`,
   buyAgainSure: (cost) => `Really? You pay ${cost} again`,
   noCredit: 'The prepaid credit is used up.',
+  signIn: 'Please sign in first.',
   spend: (cost) => `Yes, spend ${cost}`,
   checkFree: 'Check again, free',
   check: 'Check again',
@@ -47,13 +49,18 @@ export const TEXT = {
   message: 'Message',
   send: (cost) => `Send · ${cost}`,
   writeFirst: 'Write a message first.',
+  write: 'Write a message',
+  ask: 'What would you like to know?',
+  priceIsShown: 'The price is on the button.',
 
   // The video
   videos: 'Videos',
   prompt: 'What should it show?',
   seconds: 'Seconds',
+  long: (seconds) => `${seconds} s`,
   shape: 'Shape',
   picture: 'Picture to start from',
+  pictureAt: 'https:// address of a picture to start from',
   generate: (cost) => `Generate · ${cost}`,
   sayWhat: 'Say what the video should show.',
   sure: (seconds, model, cost) => `${seconds} s by ${model} for ${cost}. It cannot be cancelled.`,
@@ -68,52 +75,29 @@ export const TEXT = {
 // The widgets speak through status regions of their own: the page around them is not theirs.
 announceBy(() => {});
 
-const STYLE = `
-:host { display: block; font: inherit; --accent: var(--tollgate-accent, #2f6f4f); --radius: var(--tollgate-radius, .5rem); }
-:host([hidden]), [hidden] { display: none !important; }
-form { display: grid; grid-template-columns: minmax(0, 1fr); gap: .6rem; }
-label { display: grid; grid-template-columns: minmax(0, 1fr); gap: .2rem; font-size: .9em; }
-textarea, select, input, button { box-sizing: border-box; max-width: 100%; font: inherit; color: inherit; padding: .5rem .6rem; border: 1px solid color-mix(in srgb, currentColor 45%, transparent); border-radius: var(--radius); background: transparent; }
-textarea { resize: vertical; min-height: 4.5rem; }
-button { min-height: 2.4rem; cursor: pointer; justify-self: start; }
-button.main { background: var(--accent); border-color: var(--accent); color: var(--tollgate-on-accent, #fff); }
-:focus-visible { outline: 2px solid var(--accent); outline-offset: 2px; }
-li:empty { display: none; }
-ol { list-style: none; margin: 0 0 .8rem; padding: 0; display: grid; gap: .6rem; }
-article { padding: .6rem .8rem; border-radius: var(--radius); white-space: pre-wrap; overflow-wrap: anywhere; background: color-mix(in srgb, currentColor 7%, transparent); }
-article.mine { background: color-mix(in srgb, var(--accent) 16%, transparent); }
-article.trouble { border: 1px solid var(--tollgate-trouble, #b3261e); }
-.row > p { flex: 1 0 100%; margin: 0; }
-.row { display: flex; flex-wrap: wrap; gap: .5rem; align-items: center; }
-.small { font-size: .85em; opacity: .85; margin: 0; }
-progress { width: 100%; accent-color: var(--accent); }
-.prose { white-space: normal; }
-.prose > :first-child { margin-block-start: 0; }
-.prose > :last-child { margin-block-end: 0; }
-.prose :is(pre, .table) { overflow-x: auto; }
-.prose pre { padding: .6rem; background: color-mix(in srgb, currentColor 7%, transparent); border-radius: var(--radius); }
-.prose pre.wrapped { white-space: pre-wrap; }
-.prose .code-head { display: flex; gap: .5rem; justify-content: space-between; align-items: center; font-size: .85em; }
-.prose .code-head span { margin-inline-end: auto; }
-.prose .code-head button { min-height: 1.75rem; padding: 0 .5rem; }
-.prose .long pre { max-height: 24rem; overflow: hidden; }
-.prose table { border-collapse: collapse; }
-.prose :is(th, td) { padding: .3rem .6rem; border: solid color-mix(in srgb, currentColor 25%, transparent); border-width: 1px 0; text-align: start; }
-.prose :is(p, li, h3, h4, h5, h6, td, th) { unicode-bidi: plaintext; }
-.prose :is(h3, h4, h5, h6) { font-size: 1.1em; margin: 1em 0 .4em; }
-.prose .note button, .prose .back { border: 0; padding: 0 .2rem; min-height: 1.5rem; color: var(--accent); }
-video { width: 100%; border-radius: var(--radius); background: #000; }
-@media (forced-colors: active) { button.main { forced-color-adjust: auto; } }
-`;
+/** The codes of a 401 about the caller's credentials. */
+const SIGNED_OUT = ['missing_credentials', 'invalid_credentials'];
 
 /** What went wrong, for people. The gateway's own refusal is not always a sentence. */
 function sentence({ code, status, title, message }) {
+  if (SIGNED_OUT.includes(code)) return TEXT.signIn;
   if (code !== 'refused') return message;
   return status === 402 ? TEXT.noCredit : /^\s*[<{[]/.test(message) ? title : message;
 }
 
-/** A field with its name. */
-export const labelled = (name, field) => element('label', {}, name, field);
+/** A select in the shape of a pill, which shows `text()` of what is chosen. After a change by a script, call `update()`. */
+export function pill(name, select, text = () => select.value) {
+  const shown = element('span', { 'aria-hidden': 'true' });
+  const update = () => { shown.textContent = text(); };
+  select.setAttribute('aria-label', name);
+  select.addEventListener('change', update);
+  update();
+  return Object.assign(element('span', { class: 'pill' }, shown, select), { update });
+}
+
+/** Lines that shimmer where a text will be. */
+export const bones = (...shapes) => element('div', { class: 'bones', 'aria-hidden': 'true' }, (shapes.length ? shapes : ['', '', '']).map((shape) => element('span', { class: shape || null })));
+
 const option = (model, remark) => element('option', { value: model.id, text: `${model.id} · ${price(model.price_micros)}${remark ? ` · ${remark}` : ''}` });
 
 /**
@@ -188,6 +172,8 @@ export class PurchaseWidget extends HTMLElement {
     this.attachShadow({ mode: 'open', delegatesFocus: true }).adoptedStyleSheets = [this.#style];
     this.said = element('p', { class: 'small', role: 'status' });
     this.left = element('p', { class: 'small' });
+    // The page around it may put its own way to sign in there.
+    this.gate = element('div', { class: 'sign-in', hidden: true }, element('slot', { name: 'sign-in' }, element('p', { text: TEXT.signIn })));
   }
 
   /** A token, or a function that gives one. */
@@ -266,12 +252,12 @@ export class PurchaseWidget extends HTMLElement {
   async begin() {
     // Reading costs nothing; what an earlier page has sent may have.
     const charged = this.#store.all().length ? 'unknown' : 'no';
-    const say = ({ message }, ...actions) => this.shadowRoot.replaceChildren(this.card(message, charged, ...actions));
+    const say = ({ message }, ...actions) => this.show(element('div', { class: 'scroll' }, this.card(message, charged, ...actions)));
+    this.show(element('div', { class: 'box loading', 'aria-hidden': 'true' }, bones(), element('div', { class: 'field' })));
     try {
       this.catalog = await this.client.catalog({ onRetry: (error) => say(error) });
     } catch (error) {
-      const again = () => { this.shadowRoot.replaceChildren(); void this.begin(); };
-      say(error, this.action(TEXT.tryAgain, again));
+      say(error, this.action(TEXT.tryAgain, () => void this.begin()));
       return;
     }
     this.#purchases.remember(this.catalog.replay);
@@ -279,9 +265,27 @@ export class PurchaseWidget extends HTMLElement {
     await this.#showOwn();
   }
 
+  /** Shows these parts in the frame of the widget, or the frame that is given. */
+  show(...parts) {
+    this.shadowRoot.replaceChildren(parts[0].matches('.box') ? parts[0] : element('div', { class: 'box' }, parts));
+  }
+
   #drawSold() {
     if (this.catalog[this.kind].length) this.draw();
-    else this.shadowRoot.replaceChildren(element('p', { class: 'small', text: TEXT.nothingSold }));
+    else this.show(element('p', { class: 'scroll', text: TEXT.nothingSold }));
+  }
+
+  /** Shows the form to those who are signed in. The others are asked to, and the page around is told. */
+  #admit() {
+    const isIn = ['open', 'host'].includes(this.catalog.access) || Boolean(this.token);
+    if (!isIn && this.gate.hidden) this.askToSignIn();
+    this.gate.hidden = isIn;
+    this.form.hidden = !isIn;
+  }
+
+  /** The page around may answer by setting a token. */
+  askToSignIn() {
+    this.emit('tollgate-sign-in', null);
   }
 
   /** Another caller may buy from other models. */
@@ -300,6 +304,7 @@ export class PurchaseWidget extends HTMLElement {
   /** Shows what is the caller's own. */
   async #showOwn() {
     if (!this.catalog[this.kind].length) return;
+    this.#admit();
     this.left.textContent = '';
     void this.showLeft();
     await this.takeUp();
@@ -391,17 +396,23 @@ export class PurchaseWidget extends HTMLElement {
       return false;
     }
     this.busy = record.key;
-    return this.#run(record, spot, how).finally(() => {
+    const rest = this.begun(spot);
+    return this.#run(record, spot, how, rest).finally(() => {
       this.busy = false;
       this.#letGo();
     });
   }
 
-  async #run(record, spot, how) {
+  /** Called when a purchase is sent. What it returns is called when its outcome is known. */
+  begun() {
+    return () => {};
+  }
+
+  async #run(record, spot, how, rest) {
     await this.holds(record.key);
     this.said.textContent = TEXT.waiting;
     const onRetry = () => { this.said.textContent = record.mayBuyAgain ? TEXT.retrying : TEXT.retryingFree; };
-    await this.#purchases.send(record, { ...how, onRetry });
+    await this.#purchases.send(record, { ...how, onRetry }).finally(rest);
     if (record.state === 'done') {
       this.said.textContent = TEXT.received(price(record.costMicros));
       void this.showLeft();
@@ -422,6 +433,7 @@ export class PurchaseWidget extends HTMLElement {
     const { charged, errors } = record.problem;
     const words = [sentence(record.problem), ...(errors ?? []).slice(1).map(({ pointer, detail }) => `${pointer}: ${detail}`)].join('\n');
     if (charged === 'unknown') return isForgotten(record) ? this.#atRisk(record, spot) : this.#unknown(record, spot, words);
+    if (SIGNED_OUT.includes(record.problem.code)) this.askToSignIn();
     const cost = this.#cost(record);
     const keepsKey = this.#purchases.keepsKey(record);
     if (!keepsKey) await this.drop(record);
@@ -447,7 +459,7 @@ export class PurchaseWidget extends HTMLElement {
   }
 
   card(words, charged, ...actions) {
-    return element('article', { class: 'trouble', role: 'alert' }, words, element('p', { class: 'small', text: TEXT.money[charged] ?? TEXT.money.unknown }), element('div', { class: 'row' }, ...actions));
+    return element('div', { class: 'trouble', role: 'alert' }, words, element('p', { class: 'small', text: TEXT.money[charged] ?? TEXT.money.unknown }), element('div', { class: 'row' }, ...actions));
   }
 
   /** A button of a card, which closes once `act` has begun. */
@@ -463,7 +475,7 @@ export class PurchaseWidget extends HTMLElement {
   }
 
   #close(made, act) {
-    const card = made.closest('article');
+    const card = made.closest('.trouble');
     if (act() !== false) card.remove();
   }
 

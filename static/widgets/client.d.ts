@@ -284,6 +284,7 @@ declare global {
   }
   interface HTMLElementEventMap {
     'tollgate-reply': CustomEvent<ChatReply>;
+    'tollgate-sign-in': CustomEvent<null>;
     'tollgate-video': CustomEvent<VideoAccepted & { status: unknown }>;
   }
 }

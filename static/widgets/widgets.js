@@ -4,13 +4,18 @@
  *
  * Attributes: `base-url` (where tollgate is; where this file came from by default), `model` (no picker then), and of a chat `system` (its
  * first message). Properties: `token` (a member's token or a JWT, or a function that gives one). Each tells what it bought by an event,
- * `tollgate-reply` or `tollgate-video`, with the client's answer as `detail`. Font, colour and scheme are the page's own; these are theirs:
- * `--tollgate-accent`, `--tollgate-on-accent` (text on it), `--tollgate-trouble`, `--tollgate-radius`.
+ * `tollgate-reply` or `tollgate-video`, with the client's answer as `detail`, and by `tollgate-sign-in` that it needs a token. Slots:
+ * `sign-in` (what is shown meanwhile) and `empty` (in a chat without messages). Font, colour and scheme are the page's own; these are
+ * theirs: `--tollgate-height` (of a chat), `--tollgate-accent`, `--tollgate-on-accent` (text on it), `--tollgate-surface`,
+ * `--tollgate-border`, `--tollgate-trouble`, `--tollgate-radius`.
  */
 
 import { button, element, unbroken, unrepeated } from './widgets/dom.js';
 import { price } from './widgets/format.js';
-import { PurchaseWidget, TEXT, labelled } from './widgets/base.js';
+import { PurchaseWidget, TEXT, bones, pill } from './widgets/base.js';
+
+/** The pixels above a question that was scrolled to the top. */
+const GAP = 12;
 
 class TollgateChat extends PurchaseWidget {
   /** The questions, with their replies if there are any, and their places in the list. */
@@ -25,19 +30,26 @@ class TollgateChat extends PurchaseWidget {
     select.addEventListener('change', label);
     label();
     this.list = element('ol', { 'aria-label': TEXT.conversation, 'aria-live': 'polite' });
-    const text = element('textarea', { rows: 3, keydown: (event) => {
+    const empty = element('div', { class: 'empty' }, element('slot', { name: 'empty' }, element('p', { text: TEXT.ask }), element('p', { class: 'small', text: TEXT.priceIsShown })));
+    this.view = element('div', { class: 'scroll', tabindex: '0', role: 'group', 'aria-label': TEXT.conversation }, this.list, empty);
+    const text = element('textarea', { rows: 2, placeholder: TEXT.write, 'aria-label': TEXT.message, enterkeyhint: 'send', dir: 'auto', keydown: (event) => {
       if (event.key !== 'Enter' || event.shiftKey || event.isComposing) return;
       event.preventDefault();
-      form.requestSubmit();
+      this.form.requestSubmit();
     } });
-    const form = element('form', { input: () => this.clearRemark(), submit: (event) => {
+    this.form = element('form', { input: () => this.clearRemark(), submit: (event) => {
       event.preventDefault();
       if (this.isBusy()) return;
       if (!text.value.trim()) { this.said.textContent = TEXT.writeFirst; text.focus(); return; }
       this.ask(text.value, picked().id);
       text.value = '';
-    } }, ...(isFixed ? [] : [labelled(TEXT.model, select)]), labelled(TEXT.message, text), element('div', { class: 'row' }, send, this.said), this.left);
-    this.shadowRoot.replaceChildren(this.list, form);
+    } }, element('div', { class: 'field' }, text, element('div', { class: 'row' }, isFixed ? null : pill(TEXT.model, select), send)), this.said, this.left);
+    this.show(this.view, this.gate, this.form);
+  }
+
+  /** The field of the message has the focus, not the conversation above it. */
+  focus(options) {
+    (this.form && !this.form.hidden ? this.form.querySelector('textarea') : this.view)?.focus(options);
   }
 
   ask(content, model) {
@@ -55,6 +67,15 @@ class TollgateChat extends PurchaseWidget {
 
   place(card, turn) {
     this.#show(card, turn.end);
+    this.#scrollTo(turn);
+  }
+
+  /** Lines shimmer below the question until its outcome is known. */
+  begun(turn) {
+    const lines = element('li', {}, bones());
+    turn.end.after(lines);
+    this.#scrollTo(turn);
+    return () => lines.remove();
   }
 
   /** Its conversation goes on from the one that is there, or else is shown below it. */
@@ -74,7 +95,8 @@ class TollgateChat extends PurchaseWidget {
   }
 
   #add(asked) {
-    const turn = { asked, reply: undefined, end: this.#show(element('article', { class: 'mine', text: asked })) };
+    const question = this.#show(element('article', { class: 'mine', text: asked }));
+    const turn = { asked, reply: undefined, question, end: question };
     this.#turns.push(turn);
     return turn;
   }
@@ -84,8 +106,10 @@ class TollgateChat extends PurchaseWidget {
     // Until its Markdown is rendered, the text is shown as it came, but not read out.
     const article = element('article', { text: content, 'aria-hidden': 'true' });
     turn.end = this.#show(article, turn.end);
-    void import('./widgets/markdown.js').then(({ prose }) => article.replaceChildren(prose(content)), () => null)
-      .then(() => article.removeAttribute('aria-hidden'));
+    void import('./widgets/markdown.js').then(({ prose }) => article.replaceChildren(prose(content)), () => null).then(() => {
+      article.removeAttribute('aria-hidden');
+      if (turn === this.#turns.at(-1)) this.#scrollTo(turn);
+    });
   }
 
   /** Shows it behind this entry, or last. */
@@ -93,8 +117,12 @@ class TollgateChat extends PurchaseWidget {
     const entry = element('li', {}, article);
     if (before) before.after(entry);
     else this.list.append(entry);
-    entry.scrollIntoView({ block: 'nearest' });
     return entry;
+  }
+
+  /** Scrolls the conversation, never the page around it: the question comes to the top, so that its answer is read from its start. */
+  #scrollTo({ question }) {
+    this.view.scrollTop = question.offsetTop - GAP;
   }
 }
 
@@ -106,11 +134,11 @@ class TollgateVideo extends PurchaseWidget {
   draw() {
     const { select, isFixed } = this.models(this.catalog.video, 'remarks');
     const picked = () => this.catalog.video.find((row) => row.id === select.value);
-    const prompt = element('textarea', { rows: 3, maxlength: 2 * this.catalog.limits.prompt_characters });
+    const prompt = element('textarea', { rows: 2, maxlength: 2 * this.catalog.limits.prompt_characters, placeholder: TEXT.prompt, 'aria-label': TEXT.prompt, dir: 'auto' });
     const length = element('select');
     const shape = element('select', {}, ...this.catalog.aspect_ratios.map((ratio) => element('option', { value: ratio, text: ratio })));
-    const picture = element('input', { type: 'url', placeholder: 'https://' });
-    const [lengths, shapes, pictures] = [labelled(TEXT.seconds, length), labelled(TEXT.shape, shape), labelled(TEXT.picture, picture)];
+    const picture = element('input', { type: 'url', class: 'picture', placeholder: TEXT.pictureAt, 'aria-label': TEXT.picture });
+    const [lengths, shapes] = [pill(TEXT.seconds, length, () => TEXT.long(length.value)), pill(TEXT.shape, shape)];
     const order = button('', () => ask(), 'main');
     const sure = element('div', { class: 'row', hidden: true });
     const begin = () => {
@@ -122,6 +150,7 @@ class TollgateVideo extends PurchaseWidget {
       const values = durations.values ?? Array.from({ length: durations.max - durations.min + 1 }, (_, step) => durations.min + step);
       length.replaceChildren(...values.map((value) => element('option', { value, text: value })));
       length.value = values.includes(this.catalog.defaults.duration) ? this.catalog.defaults.duration : values[0];
+      lengths.update();
       shapes.hidden = ratio === 'ignored';
       picture.required = image === 'required';
       order.textContent = TEXT.generate(price(picked().price_micros));
@@ -140,7 +169,7 @@ class TollgateVideo extends PurchaseWidget {
           prompt: prompt.value, model: picked().id, duration: Number(length.value),
           ...(!shapes.hidden && { aspect_ratio: shape.value }), ...(picture.value && { image_url: picture.value }),
         };
-        void this.go(this.fresh(payload), this.#add(payload.prompt));
+        void this.go(this.fresh(payload), this.#add(payload));
       }, 'main');
       const no = button(TEXT.keepEditing, () => { begin(); order.focus(); });
       this.clearRemark();
@@ -152,10 +181,10 @@ class TollgateVideo extends PurchaseWidget {
     };
     follow();
     this.list = element('ol', { 'aria-label': TEXT.videos });
-    const form = element('form', { input: () => this.clearRemark(), submit: (event) => event.preventDefault() },
-      ...(isFixed ? [] : [labelled(TEXT.model, select)]), labelled(TEXT.prompt, prompt),
-      element('div', { class: 'row' }, lengths, shapes), pictures, order, sure, this.said, this.left);
-    this.shadowRoot.replaceChildren(form, this.list);
+    this.form = element('form', { input: () => this.clearRemark(), submit: (event) => event.preventDefault() },
+      element('div', { class: 'field' }, prompt, picture,
+        element('div', { class: 'row' }, isFixed ? null : pill(TEXT.model, select), lengths, shapes, order), sure), this.said, this.left);
+    this.show(this.gate, this.form, this.list);
   }
 
   /** It stays kept until it was seen to be made. */
@@ -167,8 +196,15 @@ class TollgateVideo extends PurchaseWidget {
     card.parentElement.append(trouble);
   }
 
+  /** The shape of the clip shimmers until the order's outcome is known. */
+  begun(card) {
+    const frame = bones('frame');
+    card.append(frame);
+    return () => frame.remove();
+  }
+
   async takeUpKept(record) {
-    const card = this.#add(record.payload.prompt);
+    const card = this.#add(record.payload);
     if (record.reply) void this.#follow(record, card);
     else await this.resume(record, card);
   }
@@ -181,8 +217,9 @@ class TollgateVideo extends PurchaseWidget {
     }
   }
 
-  #add(prompt) {
-    const card = element('article', {}, prompt);
+  #add({ prompt, aspect_ratio: shape }) {
+    const card = element('article', { class: 'made' }, element('span', { text: prompt }));
+    card.style.setProperty('--shape', (shape ?? '16:9').replace(':', ' / '));
     this.list.prepend(element('li', {}, card));
     return card;
   }
@@ -192,6 +229,8 @@ class TollgateVideo extends PurchaseWidget {
     const { requestId } = record.reply;
     const state = element('p', { class: 'small', role: 'status' });
     const bar = element('progress', { max: 100, 'aria-label': TEXT.progress });
+    // It has the shape of the clip, so that nothing moves once that is there.
+    const frame = bones('frame');
     const began = Date.now();
     let percent = null;
     const tick = () => { state.textContent = TEXT.making(Math.round((Date.now() - began) / 1000), percent); };
@@ -199,9 +238,10 @@ class TollgateVideo extends PurchaseWidget {
     const rest = () => {
       clearInterval(clock);
       bar.remove();
+      frame.remove();
     };
     tick();
-    card.append(state, bar);
+    card.append(frame, state, bar);
     this.#followed.set(record, card);
     try {
       for await (const word of this.client.video.watch(requestId, { signal })) {
@@ -213,7 +253,8 @@ class TollgateVideo extends PurchaseWidget {
         rest();
         if (word.state === 'finished') {
           const clip = URL.createObjectURL(await this.client.video.content(requestId, { signal }));
-          card.append(element('video', {
+          state.before(element('video', {
+            class: 'frame',
             // Some phones show no picture before playing without a start time.
             src: `${clip}#t=0.001`, controls: true, playsinline: true, preload: 'metadata', 'aria-label': TEXT.clip,
           }));

@@ -65,7 +65,7 @@ impl Look for Page {
         self.evaluate(&format!("void (location.hash = '#{name}')"));
         self.wait_until(&format!("!document.getElementById('view-{name}').hidden && document.activeElement.id === '{name}-heading'"));
         if name == "usage" {
-            self.wait_until("document.querySelector('#usage-body .figures') !== null");
+            self.wait_until("document.querySelector('#usage-body :is(.figures, .empty)') !== null");
         }
     }
 }
@@ -172,12 +172,16 @@ mod long {
         ask(&page, "Hello", 1);
         // Too little for a video, yet not for a message.
         page.find(("button", "$0.004 left today")).click();
-        for text in
-            ["You, today", "$0.004 of $0.01 left", "Everyone, this month", "of $2,000.00 left"]
-        {
+        for text in ["You, today", "$0.004 of $0.01 left", "Show all budgets"] {
             page.wait_for_text(text);
         }
-        page.wait_until("document.querySelectorAll('#purse progress').length === 4");
+        let seen = "[...document.querySelectorAll('#purse progress')].filter((one) => one.checkVisibility()).length";
+        assert_eq!(page.evaluate(seen), 2, "one's own come first");
+        page.evaluate("document.querySelector('#purse summary').click()");
+        for text in ["Everyone, this month", "of $2,000.00 left"] {
+            page.wait_for_text(text);
+        }
+        page.wait_until(&format!("{seen} === 4"));
         page.screenshot("purse");
         page.press("Escape");
         page.goto_view("video");

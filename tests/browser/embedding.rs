@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 
+use crate::appearance::{VIOLATIONS, load_axe};
 use crate::gate::Gate;
 use crate::page::Page;
 use crate::page_load::begin_with;
@@ -175,6 +176,79 @@ fn widgets_fit_a_phone() {
          element.scrollWidth <= element.clientWidth && element.getBoundingClientRect().right <= innerWidth)";
     assert_eq!(page.evaluate(widths), serde_json::json!([true, true]));
     page.screenshot("embedded-phone");
+}
+
+#[test]
+fn widgets_keep_the_columns_of_their_host() {
+    const LAYOUTS: [&str; 4] = [
+        "main { display: grid; grid-template-columns: 1fr 1fr; gap: 2rem }",
+        "main { display: flex } section { flex: 1 }",
+        "section { float: left }",
+        "section { display: inline-block; vertical-align: top }",
+    ];
+    let shop = Shop::open(None);
+    let gate = Gate::start_with(&[("TOLLGATE_ACCESS__ALLOWED_ORIGINS", &shop.listed())]);
+    shop.show("/index.html", &format!(
+        "<!doctype html><html lang=en><title>shop</title><link rel=icon href='data:,'><style></style><h1>Shop</h1><main>
+        <section><tollgate-chat></tollgate-chat></section><section><tollgate-video></tollgate-video></section></main>
+        <script type=module src='{}/bff/widgets.js'></script>", gate.origin));
+    let page = shop.visit("/index.html", &gate.origin);
+    let sizes = "[...document.querySelectorAll('section')].map(({ offsetWidth, scrollWidth, clientWidth }) => [offsetWidth, scrollWidth - clientWidth])";
+    let look = |layout: &str, width: u32| {
+        page.resize(width, 800);
+        page.evaluate(&format!("document.querySelector('style').textContent = '{layout}'"));
+        (page.evaluate(sizes), page.evaluate("document.documentElement.scrollWidth <= innerWidth"))
+    };
+    page.find(MESSAGE);
+    let all = || {
+        let widths = [1100, 390].into_iter();
+        widths.flat_map(|width| LAYOUTS.map(|layout| look(layout, width))).collect::<Vec<_>>()
+    };
+    let before = all();
+    assert_eq!(before[0].0[0], before[0].0[1], "two columns of the same width");
+    assert!(before.iter().all(|(_, fits)| *fits == true), "{before:?}");
+    page.find(MESSAGE).fill("Show me a table of prices and some code");
+    page.press("Enter");
+    let chat = "document.querySelector('tollgate-chat').shadowRoot";
+    page.wait_until(&format!("{chat}.querySelector('.prose pre') !== null && {chat}.querySelector('.prose table') !== null"));
+    assert_eq!(all(), before);
+    let scrolls = format!(
+        "(({{ scrollHeight, clientHeight }}) => scrollHeight > clientHeight)({chat}.querySelector('.scroll'))"
+    );
+    assert_eq!(page.evaluate(&scrolls), true, "it has a scroll of its own");
+    assert_eq!(page.evaluate("document.querySelector('tollgate-chat').offsetHeight"), 512);
+}
+
+#[test]
+fn widget_without_a_token_asks_to_sign_in_and_tells_its_host() {
+    let shop = Shop::open(None);
+    let gate =
+        Gate::start_for_members_with(&[("TOLLGATE_ACCESS__ALLOWED_ORIGINS", &shop.listed())]);
+    let ann = gate.member(&["add", "ann"]);
+    shop.show("/index.html", &format!(
+        "<!doctype html><html lang=en><title>shop</title><link rel=icon href='data:,'><main><h1>Shop</h1>
+        <script>asked = []; addEventListener('tollgate-sign-in', ({{ target }}) => asked.push(target.localName));</script>
+        <tollgate-chat><a slot=sign-in href=#in>Sign in to Shop</a></tollgate-chat><tollgate-video></tollgate-video></main>
+        <script type=module src='{}/bff/widgets.js'></script>", gate.origin));
+    let mut page = shop.visit("/index.html", &gate.origin);
+    page.expect_errors(&["status of 401"]);
+    page.wait_until("asked.toSorted().join() === 'tollgate-chat,tollgate-video'");
+    page.find(("link", "Sign in to Shop"));
+    assert!(!page.shows(MESSAGE) && !page.shows(PROMPT));
+    load_axe(&page);
+    assert_eq!(page.evaluate(VIOLATIONS), "");
+
+    page.evaluate("document.querySelector('tollgate-chat').token = 'tg_old'");
+    page.find(MESSAGE).fill("Good morning");
+    page.press("Enter");
+    let text = "document.querySelector('tollgate-chat').shadowRoot.textContent";
+    page.wait_until(&format!("{text}.includes('Please sign in first.Not charged.')"));
+    assert_eq!(page.evaluate("asked.length"), 3);
+    assert_eq!(page.evaluate(VIOLATIONS), "");
+    page.evaluate(&format!("document.querySelector('tollgate-chat').token = '{ann}'"));
+    page.find(("button", "Try again · $…")).click();
+    page.wait_until(&format!("{text}.includes('Received for $')"));
+    assert_eq!(gate.sold(), 1);
 }
 
 #[test]

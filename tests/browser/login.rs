@@ -131,5 +131,5 @@ fn admin_ends_the_sign_ins_of_a_user() {
     ann.reload();
     ann.find(LOGIN);
     page.find(("tab", "Audit")).click();
-    page.wait_for_text("subject.revoke");
+    page.wait_for_text("Sign-ins ended");
 }

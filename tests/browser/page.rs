@@ -75,7 +75,7 @@ impl Page {
         let record = Record { allowed: vec![origin.to_owned()], ..Record::default() };
         let record = Arc::new(Mutex::new(record));
         watch(browser.wire(), &session, &record);
-        Self {
+        let page = Self {
             browser,
             context,
             is_guest: false,
@@ -83,7 +83,9 @@ impl Page {
             session,
             record,
             expected: Vec::new(),
-        }
+        };
+        page.resize(1280, 800);
+        page
     }
 
     /// Lets the page ask a further origin (`http://127.0.0.1:1234`).

@@ -141,6 +141,23 @@ fn list_of_sandbox_faults_stays_inside_the_window() {
 }
 
 #[test]
+fn sidebar_is_a_rail_on_a_tablet_and_lies_over_the_view_while_it_is_wide() {
+    let gate = Gate::start();
+    let page = open(&gate);
+    page.resize(768, 1024);
+    let widths = "[document.getElementById('side').offsetWidth, document.getElementById('main').offsetWidth]";
+    page.wait_until(&format!("{widths}.join() === '56,712'"));
+    page.find(("button", "Narrow sidebar")).click();
+    assert_eq!(page.evaluate(widths), json!([260, 712]));
+    page.find(("link", "Usage")).click();
+    assert_eq!(page.evaluate(widths), json!([56, 712]));
+    page.reload();
+    assert_eq!(page.evaluate(widths), json!([56, 712]), "from the first paint on");
+    page.resize(1280, 800);
+    page.wait_until("document.getElementById('side').offsetWidth === 260");
+}
+
+#[test]
 fn printed_page_is_the_conversation_without_controls() {
     let gate = Gate::start();
     let page = open(&gate);

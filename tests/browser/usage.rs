@@ -33,8 +33,11 @@ fn usage_is_charted_by_day_and_model_and_exported_as_csv() {
     let page = open(&gate);
     page.find(("link", "Usage")).click();
     page.wait_for_text("No purchases in this period.");
-    let average = "document.querySelector('.figures').innerText.split('Average per day\\n')[1]";
-    assert_eq!(page.evaluate(average), "$0.00");
+    assert_eq!(
+        page.evaluate("document.querySelector('.figures')"),
+        json!(null),
+        "nothing but zeros"
+    );
     page.find(("link", "Chat")).click();
     for (count, model) in [(1, "alpha"), (2, "zeta"), (3, "zeta")] {
         choose_model(&page, model);
@@ -71,6 +74,43 @@ fn usage_is_charted_by_day_and_model_and_exported_as_csv() {
     assert!(saved.starts_with("day,service,model,count,spent_usd\r\n"), "{saved}");
     assert!(saved.contains(",\"chat\",\"alpha-sonnet-4.5\",1,0.006000\r\n"), "{saved}");
     assert_eq!(saved.lines().count(), 3, "{saved}");
+}
+
+#[test]
+fn custom_period_leaves_out_other_days_and_bars_are_stacked_by_model() {
+    let gate = Gate::start();
+    let page = open(&gate);
+    page.call("Emulation.setTimezoneOverride", json!({"timezoneId": "UTC"}));
+    let day = |back: u64| {
+        let iso = format!("new Date(Date.now() - {back} * 86_400_000).toISOString().slice(0, 10)");
+        page.evaluate(&iso).as_str().expect("a day").to_owned()
+    };
+    let row = |back: u64, model: &str, micros: u64| json!({"day": day(back), "service": "chat", "model": model, "count": 1, "spent_micros": micros});
+    let rows = [row(5, "a", 30_000), row(5, "b", 10_000), row(1, "b", 500_000)];
+    let usage = json!({"rows": rows, "saved_micros": 0}).to_string();
+    let answer = Tamper::Answer(200, vec![("Content-Type", "application/json")], usage.leak());
+    page.tamper("*/bff/usage*", answer);
+    page.find(("link", "Usage")).click();
+    page.find(("button", "Custom")).click();
+    page.find(("button", "Show"));
+    let fill = |days: [String; 2]| {
+        page.evaluate(&format!(
+            "[...document.querySelectorAll('dialog input')].forEach((input, place) => {{ input.value = {}[place]; }})",
+            json!(days)
+        ));
+        page.find(("button", "Show")).click();
+    };
+    fill([day(4), day(6)]);
+    page.wait_for_text("This is before the first day.");
+    fill([day(6), day(4)]);
+    page.wait_until("document.querySelector('.figures strong')?.textContent === '$0.04'");
+    assert_eq!(page.evaluate("document.querySelectorAll('.column').length"), 3);
+    let parts = "[...document.querySelectorAll('.column .bar')].map(({ children }) => [...children].map((part) => part.offsetHeight))";
+    let parts = page.evaluate(parts);
+    let [high, low] = [&parts[1][0], &parts[1][1]].map(|part| part.as_f64().expect("a number"));
+    assert!((2.8..3.2).contains(&(high / low)), "{parts}");
+    page.find(("radio", "7 days")).click();
+    page.wait_until("document.querySelector('.figures strong').textContent === '$0.54'");
 }
 
 #[test]
@@ -134,7 +174,9 @@ fn days_are_local_until_the_person_asks_for_those_of_utc() {
     // 14 hours ahead of UTC.
     let today = "(offset) => new Date(Date.now() + offset * 3_600_000).toISOString().slice(0, 10)";
     assert_eq!(page.evaluate(&format!("{day} === ({today})(14)")), true);
-    page.find(("button", "Use UTC days")).click();
+    page.find(("button", "Custom")).click();
+    page.find(("combobox", "Days")).choose("UTC");
+    page.find(("button", "Show")).click();
     page.wait_for_text("Days are in UTC");
     assert_eq!(page.evaluate(&format!("{day} === ({today})(0)")), true);
     let asked = |zone: &str| {

@@ -418,6 +418,8 @@ fn member_list_shows_budgets_and_spending() {
     let json = fixture.done(&["member", "list", "--format", "json"]);
     let mut list: serde_json::Value = serde_json::from_str(&json).expect("JSON");
     let added = list["rows"][0]["added_at"].take();
+    let seen = list["rows"][0]["last_seen_at"].take();
+    assert!(seen.is_string(), "{json}");
     assert!(added.as_str().is_some_and(|added| added.starts_with("20")), "{json}");
     let row = |period: &str, limit: Option<(&str, u64)>, (spent, micros): (&str, u64)| {
         let (limit, limit_micros) = (limit.map(|it| it.0), limit.map(|it| it.1));
@@ -429,7 +431,7 @@ fn member_list_shows_budgets_and_spending() {
     let (recent, all) = (("0.003000", 3_000), ("0.006000", 6_000));
     let member = serde_json::json!({
         "name": "ann", "role": "member", "group": null, "state": "active", "token_prefix": &ann[..9],
-        "added_at": null, "revoked_at": null, "may_buy": null,
+        "added_at": null, "revoked_at": null, "last_seen_at": null, "may_buy": null,
         "budgets": [
             row("day", Some(("5.000000", 5_000_000)), recent),
             row("week", None, recent),

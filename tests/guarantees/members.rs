@@ -13,5 +13,6 @@ mod process;
 mod reports;
 mod separation;
 mod streams;
+mod unknown_outcomes;
 
 const MEMBERS: &str = "access.mode = \"members\"\n";

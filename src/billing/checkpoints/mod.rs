@@ -107,7 +107,7 @@ pub async fn record_missing(ledger: &Store, amount: Usd) -> Result<(), Unavailab
 }
 
 /// Returns the settlement of a charged purchase whose reply was never read.
-pub fn charged_without_reply(cost: Usd, keep: Duration) -> Settlement {
+fn charged_without_reply(cost: Usd, keep: Duration) -> Settlement {
     Settlement::Charged { cost, reply: None, keep, job: None }
 }
 

@@ -62,6 +62,17 @@ impl Store {
         self.run_report("purchase", read).await
     }
 
+    /// Returns when a caller made its latest purchase.
+    pub async fn latest_purchase_at(
+        &self,
+        caller: String,
+    ) -> Result<Option<Duration>, Unavailable> {
+        let latest = "SELECT max(at) FROM purchases WHERE caller = ?";
+        let read =
+            move |db: &dyn Engine| db.one(latest, [&*caller], |row| column::moment_or_none(row, 0));
+        self.run_report("latest_purchase_at", read).await
+    }
+
     /// Returns spending since a wall-clock time by caller, local day, service and model, in
     /// this order. `None` is all callers. Released purchases are left out.
     pub async fn spend(

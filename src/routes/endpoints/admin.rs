@@ -34,6 +34,15 @@ pub(super) static ROWS: &[Endpoint] = &[
         handler: |cx| Box::pin(async move { cx.report(cx.handlers.reports.admin_billing()).await }),
     },
     Endpoint {
+        route: Route {
+            method: Method::POST,
+            body: BodyKind::AdminJson,
+            path: "/bff/admin/purchases/*",
+            ..ADMIN
+        },
+        handler: |cx| Box::pin(admin::settle_purchase(cx)),
+    },
+    Endpoint {
         route: Route { method: Method::POST, body: BodyKind::AdminJson, ..MEMBERS },
         handler: |cx| Box::pin(admin::add_member(cx)),
     },

@@ -35,6 +35,7 @@ const SHARED_FILES: &[(&str, &str)] = &[
     ("/bff/client.d.ts", "widgets/client.d.ts"),
     ("/bff/widgets.js", "widgets/widgets.js"),
     ("/bff/widgets/base.js", "widgets/base.js"),
+    ("/bff/widgets/style.js", "widgets/style.js"),
     ("/bff/widgets/purchases.js", "core/purchases.js"),
     ("/bff/widgets/dom.js", "core/dom.js"),
     ("/bff/widgets/format.js", "core/format.js"),

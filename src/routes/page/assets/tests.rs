@@ -95,6 +95,7 @@ const PARTS: &[(Part, Part)] = &[
     (&[], &["usage/usage.js", "usage/usage.css"]),
     (&[], ADMIN),
     (ADMIN, &["admin/people.js"]),
+    (ADMIN, &["admin/account.js"]),
     (&[], &["shell/sheets.js"]),
     (&[], &["sign-in.js"]),
     (&[], &["shell/tokens.js"]),
