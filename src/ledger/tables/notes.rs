@@ -34,7 +34,8 @@ impl Store {
         if self.inner.gate.is_retry_queue_full.load(Ordering::Relaxed) {
             return;
         }
-        let (since_boot, called) = (self.inner.since_boot, (self.inner.since_boot)());
+        let since_boot = Arc::clone(&self.inner.since_boot);
+        let called = since_boot();
         self.notify(StoreOp::NoteRefusal(&of), Durability::Buffered, move |ledger| {
             // The database may have been down for a while.
             let delay = since_boot().saturating_sub(called).as_secs();
