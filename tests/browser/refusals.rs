@@ -72,6 +72,8 @@ fn member_whose_budget_is_short_asks_for_more_beside_the_message() {
     page.press("Enter");
     page.find(("button", "Ask for more budget")).click();
     page.find(("textbox", "Amount in $"));
+    // Behind a modal dialog, the message cannot be found.
+    page.press("Escape");
     assert_eq!(page.find(MESSAGE).value(), "Hello");
     assert_eq!(gate.sold(), 0);
 }
