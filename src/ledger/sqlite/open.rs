@@ -488,7 +488,7 @@ fn recover(
     if let Some(money) = money {
         ledger.ensure_money_kind(money)?;
     }
-    slots::date_by_boot(ledger, &identity.boot)?;
+    slots::forget_other_boots(ledger, &identity.boot)?;
     ledger.recover()?;
     if is_saved {
         identity.save(&*ledger.db)?;

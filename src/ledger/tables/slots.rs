@@ -194,12 +194,17 @@ pub(in crate::ledger) fn replied(
     Ok(())
 }
 
-/// Dates the slots of this boot by the time since then: the clock may have been set meanwhile.
-pub(in crate::ledger) fn date_by_boot(ledger: &Ledger, boot: &str) -> Result<()> {
-    let Some(since_boot) = ledger.since_boot() else { return Ok(()) };
+/// Leaves slots of an earlier boot to the wall clock.
+pub(in crate::ledger) fn forget_other_boots(ledger: &Ledger, boot: &str) -> Result<()> {
     let forget = "UPDATE slots SET since_boot = NULL
         WHERE NOT EXISTS (SELECT 1 FROM identity WHERE boot = ? AND boot <> '')";
     ledger.db.run(forget, [boot])?;
+    Ok(())
+}
+
+/// Dates the slots of this boot by the time since then: the clock may have been set meanwhile.
+fn date_by_boot(ledger: &Ledger) -> Result<()> {
+    let Some(since_boot) = ledger.since_boot() else { return Ok(()) };
     let date = "UPDATE slots SET replied = since_boot + ?1,
             at = CASE WHEN at > since_boot + ?1 THEN since_boot + ?1 ELSE at END
         WHERE since_boot IS NOT NULL";
@@ -211,6 +216,7 @@ pub(in crate::ledger) fn date_by_boot(ledger: &Ledger, boot: &str) -> Result<()>
 /// Treats requests that were running when the last server ended as answered now: they reached the
 /// gateway before.
 pub(super) fn recover(ledger: &Ledger, now: Duration) -> Result<()> {
+    date_by_boot(ledger)?;
     let sql =
         "UPDATE slots SET replied = CASE WHEN at > ?1 THEN at ELSE ?1 END WHERE replied IS NULL";
     ledger.db.run(sql, [nanos(now)])?;

@@ -204,7 +204,7 @@ fn chats_write_few_transactions_and_pages_and_allocate_little() {
     connection.commit_hook(Some(count)).unwrap();
     let mut writer = writer_on(connection);
     // The tree of keys that wait has a node for every six or eleven.
-    for (chats, max_pages, max_allocations) in [(1, 10, 20), (16, 17, 120)] {
+    for (chats, max_pages, max_allocations) in [(1, 10, 20), (16, 17, 130)] {
         let mut buy = || {
             let (holds, settlements) = (0..chats).map(|_| chat()).unzip();
             let settlements: Vec<Vec<_>> = settlements;

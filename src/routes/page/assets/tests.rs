@@ -71,7 +71,7 @@ fn preloaded_files_are_exactly_those_of_the_first_view() {
 }
 
 #[test]
-fn first_view_takes_12_requests_and_40_kilobytes_and_the_whole_page_128() {
+fn first_view_takes_12_requests_and_40_kilobytes_and_the_whole_page_140() {
     let markup_catalog_and_caller = 3;
     assert!(PRELOADED.len() + markup_catalog_and_caller <= 12);
     let size = |ready: StaticFile, coding| ready.size(coding).expect("text shrinks");
@@ -86,7 +86,7 @@ fn first_view_takes_12_requests_and_40_kilobytes_and_the_whole_page_128() {
     let all = first + sum(&mut page_files().filter(|row| !PRELOADED.contains(&row.name)));
     println!("compressed: {first} bytes for the first view, {all} in all");
     assert!(first <= 40 * 1024, "{first} compressed bytes for the first view");
-    assert!(all <= 128 * 1024, "{all} compressed bytes in all");
+    assert!(all <= 140 * 1024, "{all} compressed bytes in all");
 }
 
 /// Views and panels with the style sheets that are loaded with them, and the part that is there before. What the
