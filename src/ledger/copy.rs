@@ -8,12 +8,12 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use rusqlite::ToSql;
+use rusqlite::types::{FromSql, Value};
 use tokio::sync::mpsc;
 use tokio::task::spawn_blocking;
 
-use super::engine::{
-    Engine, FromSqlValue, Result, Row, Sql, SqlValue, StoreError, ToSqlValue, WriterEngine,
-};
+use super::engine::{Engine, Result, Row, Sql, StoreError, WriterEngine};
 use super::postgres::{PostgresEngine, PostgresTarget, ensure_idle};
 use super::schema::{SqlDialect, tables};
 use super::sqlite::{NewFile, canonical_path, open_to_move};
@@ -31,6 +31,8 @@ const PAGE_ROWS: usize = 250;
 /// If a page has more bytes, each of its rows is inserted alone.
 const MAX_STATEMENT_BYTES: usize = 1 << 20;
 const EVENT_ROWS: u64 = 5_000;
+/// How long the database may count a table, or commit the rows of a whole ledger.
+const PATIENCE: Duration = Duration::from_secs(120);
 /// One side waits while the other one is read.
 const MAX_IDLE: &str = "SET LOCAL idle_in_transaction_session_timeout = '1h'";
 const OPEN: &str = "purchases of ended servers are still open: start a server, wait five minutes, \
@@ -172,8 +174,9 @@ fn url_of(path: &Path) -> String {
 fn open_database(mut target: PostgresTarget) -> Result<Side, Reason> {
     // Also after a copy that died when one side was moved.
     target.reads_only = true;
+    target.min_patience = target.min_patience.max(PATIENCE);
     let (name, money) = (target.to_string(), target.money.name());
-    let opened = PostgresEngine::open_alone(target.for_copy());
+    let opened = PostgresEngine::open_alone(target);
     let side = Side::begin(name.clone(), Box::new(opened.map_err(|why| named(&name, why))?))?;
     side.run(|db| {
         db.run(MAX_IDLE, ())?;
@@ -229,8 +232,8 @@ impl Side {
             each(&page)?;
             for row in &page {
                 for (cell, sum) in row.iter().zip(&mut sums) {
-                    cell.hash(&mut hasher);
-                    if let Cell::Integer(number) = cell {
+                    hash(cell, &mut hasher);
+                    if let Value::Integer(number) = cell {
                         *sum = sum.saturating_add_signed(*number);
                     }
                 }
@@ -364,28 +367,24 @@ impl Table {
         let after = if last.is_some() { format!("WHERE ({key}) > {marks}") } else { String::new() };
         let sql = format!("SELECT {columns} FROM {name} {after} ORDER BY {key} LIMIT {PAGE_ROWS}");
         let last = last.map(|row| self.key_of(row)).unwrap_or_default();
-        let values: Vec<_> = last.iter().map(|cell| cell as &dyn ToSqlValue).collect();
-        let read = |row: &Row<'_>| {
-            (0..self.columns.len()).map(|at| Cell::read(row, at)).collect::<Result<Cells>>()
-        };
-        db.all(&sql, &*values, read)
+        let values: Vec<_> = last.iter().map(|cell| cell as &dyn ToSql).collect();
+        db.all(&sql, &*values, |row| (0..self.columns.len()).map(|at| row.get(at)).collect())
     }
 
     fn insert(&self, db: &dyn Engine, page: &[Cells]) -> Result<()> {
         for row in page.iter().filter(|_| db.dialect().is_shared()) {
-            if row.iter().any(|cell| matches!(cell, Cell::Text(text) if text.contains(&0))) {
-                let key: Vec<_> = self.key_of(row).into_iter().map(Cell::shown).collect();
+            if row.iter().any(|cell| matches!(cell, Value::Text(text) if text.contains('\0'))) {
+                let key: Vec<_> = self.key_of(row).into_iter().map(shown).collect();
                 let why = "has text with U+0000, which PostgreSQL cannot store";
                 return Err(refusal(format!("the row {} {why}", key.join(", "))));
             }
         }
-        let bytes: usize = page.iter().flatten().map(|cell| cell.parts().2.len()).sum();
+        let bytes: usize = page.iter().flatten().map(|value| parts(value).2.len()).sum();
         let rows = if bytes > MAX_STATEMENT_BYTES { 1 } else { PAGE_ROWS };
         page.chunks(rows).try_for_each(|rows| {
             let (name, columns) = (self.name, self.columns.join(", "));
             let marks = vec![marks(self.columns.len()); rows.len()].join(", ");
-            let values: Vec<_> =
-                rows.iter().flatten().map(|cell| cell as &dyn ToSqlValue).collect();
+            let values: Vec<_> = rows.iter().flatten().map(|cell| cell as &dyn ToSql).collect();
             db.run(&format!("INSERT INTO {name} ({columns}) VALUES {marks}"), &*values).map(drop)
         })
     }
@@ -409,63 +408,33 @@ fn marks(count: usize) -> String {
     format!("({})", vec!["?"; count].join(", "))
 }
 
-type Cells = Vec<Cell>;
+type Cells = Vec<Value>;
 
-/// A value of a row.
-enum Cell {
-    Null,
-    Integer(i64),
-    Text(Vec<u8>),
-    Bytes(Vec<u8>),
-}
-
-impl Cell {
-    fn read(row: &Row<'_>, column: usize) -> Result<Self> {
-        Ok(match row.0.value(column)? {
-            SqlValue::Null | SqlValue::TooLarge => Self::Null,
-            SqlValue::Integer(number) => Self::Integer(number),
-            SqlValue::Text(text) => Self::Text(text.to_vec()),
-            SqlValue::Bytes(bytes) => Self::Bytes(bytes.to_vec()),
-        })
-    }
-
-    /// Returns the type, the number and the bytes. Different values differ in one of them.
-    fn parts(&self) -> (u8, i64, &[u8]) {
-        match self {
-            Self::Null => (0, 0, &[]),
-            Self::Integer(number) => (1, *number, &[]),
-            Self::Text(text) => (2, 0, text),
-            Self::Bytes(bytes) => (3, 0, bytes),
-        }
-    }
-
-    fn hash(&self, hasher: &mut blake3::Hasher) {
-        let (kind, number, bytes) = self.parts();
-        hasher.update(&[kind]).update(&number.to_be_bytes());
-        hasher.update(&(bytes.len() as u64).to_be_bytes()).update(bytes);
-    }
-
-    fn shown(&self) -> String {
-        match self.parts() {
-            (_, number, []) => number.to_string(),
-            (_, _, text) => String::from_utf8_lossy(text).into_owned(),
-        }
+/// Returns the type, the number and the bytes of a value. Different values differ in one of them.
+fn parts(value: &Value) -> (u8, i64, &[u8]) {
+    match value {
+        Value::Null | Value::Real(_) => (0, 0, &[]),
+        Value::Integer(number) => (1, *number, &[]),
+        Value::Text(text) => (2, 0, text.as_bytes()),
+        Value::Blob(bytes) => (3, 0, bytes),
     }
 }
 
-impl ToSqlValue for Cell {
-    fn to_sql_value(&self) -> SqlValue<'_> {
-        match self {
-            Self::Null => SqlValue::Null,
-            Self::Integer(number) => SqlValue::Integer(*number),
-            Self::Text(text) => SqlValue::Text(text),
-            Self::Bytes(bytes) => SqlValue::Bytes(bytes),
-        }
+fn hash(value: &Value, hasher: &mut blake3::Hasher) {
+    let (kind, number, bytes) = parts(value);
+    hasher.update(&[kind]).update(&number.to_be_bytes());
+    hasher.update(&(bytes.len() as u64).to_be_bytes()).update(bytes);
+}
+
+fn shown(value: &Value) -> String {
+    match parts(value) {
+        (_, number, []) => number.to_string(),
+        (_, _, text) => String::from_utf8_lossy(text).into_owned(),
     }
 }
 
 /// Reads the first column.
-fn read<T: for<'r> FromSqlValue<'r>>(row: &Row<'_>) -> Result<T> {
+fn read<T: FromSql>(row: &Row<'_>) -> Result<T> {
     row.get(0)
 }
 

@@ -1,28 +1,30 @@
 //! The interface between the ledger's tables and a database: statements, their values, and rows.
 //!
-//! Values are integers, text and bytes.
+//! Values are integers, text and bytes, as `rusqlite` converts them for both databases.
 
 use std::any::Any;
-use std::borrow::Cow;
-use std::ops::ControlFlow;
-use std::sync::Arc;
+use std::ops::{ControlFlow, Deref};
 use std::time::Duration;
 
+use rusqlite::ToSql;
+use rusqlite::types::{FromSql, FromSqlResult, ValueRef};
+
 use super::schema::SqlDialect;
-use super::{Deadlines, Reason, Unavailable};
+use super::shared::SharedLedger;
+use super::{Reason, Unavailable};
 
 /// A connection, within the transaction that the writer has begun.
 pub(super) trait Engine {
     fn dialect(&self) -> SqlDialect;
 
     /// Returns the number of rows that were changed.
-    fn execute(&self, sql: &str, values: &[&dyn ToSqlValue]) -> Result<usize>;
+    fn execute(&self, sql: &str, values: &[&dyn ToSql]) -> Result<usize>;
 
     /// Reads rows until `read` breaks. `read` must not use the engine.
     fn query(
         &self,
         sql: &str,
-        values: &[&dyn ToSqlValue],
+        values: &[&dyn ToSql],
         read: &mut dyn FnMut(&Row<'_>) -> Result<ControlFlow<()>>,
     ) -> Result<()>;
 }
@@ -39,21 +41,19 @@ pub(super) struct Begun {
 }
 
 /// The connection of the writer. Its transactions exclude every other writer.
-pub(super) trait WriterEngine: Any + Engine + Send {
-    /// Returns how long purchases may run, if another server may end them.
-    fn deadlines(&self) -> Option<Deadlines>;
+pub(super) trait WriterEngine: Any + Send {
+    /// Returns what runs the statements of a transaction.
+    fn statements(&self) -> &(dyn Engine + 'static);
 
-    /// Returns the number of this process, if several share the ledger.
-    fn server(&self) -> Option<i64>;
-
-    /// Returns the period of the rate limit, if settings fix it, else zero.
-    fn least_period(&self) -> Duration;
-
-    /// Returns the ledger's public name, if it may change while the ledger is open.
-    fn name(&self) -> Option<Arc<str>>;
+    /// Returns what this process knows of a ledger that servers share.
+    fn shared(&self) -> Option<&SharedLedger> {
+        None
+    }
 
     /// Returns whether a transaction may be committed without waiting for the disk.
-    fn chooses_durability(&self) -> bool;
+    fn chooses_durability(&self) -> bool {
+        false
+    }
 
     /// Begins a transaction. If this fails, [`roll_back`](Self::roll_back) follows, too.
     fn begin(&self, is_synced: bool) -> Result<Begun>;
@@ -65,19 +65,31 @@ pub(super) trait WriterEngine: Any + Engine + Send {
     fn roll_back(&self) -> Result<()>;
 
     /// Fails if the ledger is no longer the one that this process has opened.
-    fn ensure_own(&self) -> Result<()>;
+    fn ensure_own(&self) -> Result<()> {
+        Ok(())
+    }
 
     /// Does what is due between two transactions.
     fn maintain(&self);
 
     /// Notes that nothing is written until a restart.
-    fn fail(&self);
+    fn fail(&self) {}
 
     /// Ends its threads. Returns whether a check of the ledger, if there was one, has passed.
-    fn stop(&self) -> bool;
+    fn stop(&self) -> bool {
+        true
+    }
 
     /// Closes it, cleanly if everything was written.
     fn close(self: Box<Self>, is_whole: bool, is_checked: bool);
+}
+
+impl Deref for dyn WriterEngine {
+    type Target = dyn Engine;
+
+    fn deref(&self) -> &Self::Target {
+        self.statements()
+    }
 }
 
 /// Why a statement or a transaction failed.
@@ -184,42 +196,25 @@ pub(super) trait Sql: Engine {
 
 impl<E: Engine + ?Sized> Sql for E {}
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum SqlValue<'a> {
-    /// A number that the databases' signed integers cannot hold: the statement fails.
-    TooLarge,
-    Null,
-    Integer(i64),
-    /// UTF-8, unless the ledger is damaged.
-    Text(&'a [u8]),
-    Bytes(&'a [u8]),
-}
-
 /// The values of a statement, in order.
 pub(super) trait SqlParams {
-    fn with<T>(self, run: impl FnOnce(&[&dyn ToSqlValue]) -> T) -> T;
+    fn with<T>(self, run: impl FnOnce(&[&dyn ToSql]) -> T) -> T;
 }
 
-impl<const N: usize> SqlParams for &[&dyn ToSqlValue; N] {
-    fn with<T>(self, run: impl FnOnce(&[&dyn ToSqlValue]) -> T) -> T {
+impl SqlParams for &[&dyn ToSql] {
+    fn with<T>(self, run: impl FnOnce(&[&dyn ToSql]) -> T) -> T {
         run(self)
     }
 }
 
-impl SqlParams for &[&dyn ToSqlValue] {
-    fn with<T>(self, run: impl FnOnce(&[&dyn ToSqlValue]) -> T) -> T {
-        run(self)
-    }
-}
-
-impl<V: ToSqlValue, const N: usize> SqlParams for [V; N] {
-    fn with<T>(self, run: impl FnOnce(&[&dyn ToSqlValue]) -> T) -> T {
-        run(&self.each_ref().map(|value| value as &dyn ToSqlValue))
+impl<V: ToSql, const N: usize> SqlParams for [V; N] {
+    fn with<T>(self, run: impl FnOnce(&[&dyn ToSql]) -> T) -> T {
+        run(&self.each_ref().map(|value| value as &dyn ToSql))
     }
 }
 
 impl SqlParams for () {
-    fn with<T>(self, run: impl FnOnce(&[&dyn ToSqlValue]) -> T) -> T {
+    fn with<T>(self, run: impl FnOnce(&[&dyn ToSql]) -> T) -> T {
         run(&[])
     }
 }
@@ -227,154 +222,34 @@ impl SqlParams for () {
 /// The values of a statement, of different types.
 macro_rules! params {
     ($($value:expr),* $(,)?) => {
-        &[$(&$value as &dyn $crate::ledger::engine::ToSqlValue),*]
+        &[$(&$value as &dyn rusqlite::ToSql),*] as &[&dyn rusqlite::ToSql]
     };
 }
 pub(super) use params;
 
-pub(super) trait ToSqlValue {
-    fn to_sql_value(&self) -> SqlValue<'_>;
-}
-
-macro_rules! integers {
-    ($($type:ty)*) => { $(
-        impl ToSqlValue for $type {
-            fn to_sql_value(&self) -> SqlValue<'_> {
-                i64::try_from(*self).map_or(SqlValue::TooLarge, SqlValue::Integer)
-            }
-        }
-
-        impl<'r> FromSqlValue<'r> for $type {
-            fn from_sql(value: SqlValue<'r>) -> Option<Self> {
-                i64::from_sql(value)?.try_into().ok()
-            }
-        }
-    )* };
-}
-integers!(u64 u32 u16 usize i32);
-
-macro_rules! texts {
-    ($($type:ty)*) => { $(
-        impl ToSqlValue for $type {
-            fn to_sql_value(&self) -> SqlValue<'_> {
-                SqlValue::Text(self.as_bytes())
-            }
-        }
-    )* };
-}
-texts!(str String Arc<str> Box<str> Cow<'_, str>);
-
-macro_rules! owned_texts {
-    ($($type:ty)*) => { $(
-        impl<'r> FromSqlValue<'r> for $type {
-            fn from_sql(value: SqlValue<'r>) -> Option<Self> {
-                <&str>::from_sql(value).map(Self::from)
-            }
-        }
-    )* };
-}
-owned_texts!(String Arc<str> Box<str>);
-
-impl ToSqlValue for i64 {
-    fn to_sql_value(&self) -> SqlValue<'_> {
-        SqlValue::Integer(*self)
-    }
-}
-
-impl ToSqlValue for bool {
-    fn to_sql_value(&self) -> SqlValue<'_> {
-        SqlValue::Integer((*self).into())
-    }
-}
-
-impl ToSqlValue for [u8] {
-    fn to_sql_value(&self) -> SqlValue<'_> {
-        SqlValue::Bytes(self)
-    }
-}
-
-impl<const N: usize> ToSqlValue for [u8; N] {
-    fn to_sql_value(&self) -> SqlValue<'_> {
-        SqlValue::Bytes(self)
-    }
-}
-
-impl<T: ToSqlValue + ?Sized> ToSqlValue for &T {
-    fn to_sql_value(&self) -> SqlValue<'_> {
-        (*self).to_sql_value()
-    }
-}
-
-impl<T: ToSqlValue> ToSqlValue for Option<T> {
-    fn to_sql_value(&self) -> SqlValue<'_> {
-        self.as_ref().map_or(SqlValue::Null, ToSqlValue::to_sql_value)
-    }
-}
-
 /// The columns of a row that is being read.
 pub(super) trait Columns {
-    fn value(&self, column: usize) -> Result<SqlValue<'_>>;
+    fn value(&self, column: usize) -> Result<ValueRef<'_>>;
 }
 
 pub(super) struct Row<'a>(pub(super) &'a dyn Columns);
 
 impl Row<'_> {
-    pub(super) fn get<'r, T: FromSqlValue<'r>>(&'r self, column: usize) -> Result<T> {
-        T::from_sql(self.0.value(column)?).ok_or_else(|| unfit(column))
+    pub(super) fn get<T: FromSql>(&self, column: usize) -> Result<T> {
+        self.map(column, T::column_result)
+    }
+
+    /// Reads a value that need not be copied.
+    pub(super) fn map<'r, T>(
+        &'r self,
+        column: usize,
+        read: impl FnOnce(ValueRef<'r>) -> FromSqlResult<T>,
+    ) -> Result<T> {
+        read(self.0.value(column)?).map_err(|_| unfit(column))
     }
 }
 
 /// Reports a value that this version cannot have written.
 pub(super) fn unfit(column: usize) -> StoreError {
     Unavailable(Reason::from(format!("column {column} of a row holds an unexpected value"))).into()
-}
-
-pub(super) trait FromSqlValue<'r>: Sized {
-    fn from_sql(value: SqlValue<'r>) -> Option<Self>;
-}
-
-impl<'r> FromSqlValue<'r> for i64 {
-    fn from_sql(value: SqlValue<'r>) -> Option<Self> {
-        if let SqlValue::Integer(number) = value { Some(number) } else { None }
-    }
-}
-
-impl<'r> FromSqlValue<'r> for bool {
-    fn from_sql(value: SqlValue<'r>) -> Option<Self> {
-        i64::from_sql(value).map(|number| number != 0)
-    }
-}
-
-impl<'r> FromSqlValue<'r> for &'r str {
-    fn from_sql(value: SqlValue<'r>) -> Option<Self> {
-        if let SqlValue::Text(text) = value { std::str::from_utf8(text).ok() } else { None }
-    }
-}
-
-/// Text, too, as its bytes.
-impl<'r> FromSqlValue<'r> for &'r [u8] {
-    fn from_sql(value: SqlValue<'r>) -> Option<Self> {
-        match value {
-            SqlValue::Bytes(bytes) | SqlValue::Text(bytes) => Some(bytes),
-            SqlValue::TooLarge | SqlValue::Null | SqlValue::Integer(_) => None,
-        }
-    }
-}
-
-impl<'r> FromSqlValue<'r> for Vec<u8> {
-    fn from_sql(value: SqlValue<'r>) -> Option<Self> {
-        if let SqlValue::Bytes(bytes) = value { Some(bytes.to_vec()) } else { None }
-    }
-}
-
-impl<'r, const N: usize> FromSqlValue<'r> for [u8; N] {
-    fn from_sql(value: SqlValue<'r>) -> Option<Self> {
-        if let SqlValue::Bytes(bytes) = value { bytes.try_into().ok() } else { None }
-    }
-}
-
-impl<'r, T: FromSqlValue<'r>> FromSqlValue<'r> for Option<T> {
-    fn from_sql(value: SqlValue<'r>) -> Option<Self> {
-        if value == SqlValue::Null { Some(None) } else { T::from_sql(value).map(Some) }
-    }
 }

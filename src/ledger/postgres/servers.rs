@@ -42,7 +42,7 @@ pub(super) struct ServerRow {
 }
 
 /// Adds the row of this process, within a transaction.
-pub(super) fn enter(db: &dyn Engine, target: &PostgresTarget, now: Duration) -> Result<ServerRow> {
+fn enter(db: &dyn Engine, target: &PostgresTarget, now: Duration) -> Result<ServerRow> {
     let old = [nanos(now.saturating_sub(RETENTION))];
     db.run("DELETE FROM servers WHERE ended < ?1 OR seen < ?1", old)?;
     let next = "SELECT coalesce(max(number), 0) + 1 FROM servers";

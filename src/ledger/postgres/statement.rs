@@ -1,10 +1,11 @@
 //! Statements and values of the ledger, as PostgreSQL's client takes them.
 
 use bytes::{BufMut, BytesMut};
+use rusqlite::types::{ToSqlOutput, ValueRef};
 use tokio_postgres::Row;
 use tokio_postgres::types::{FromSql, IsNull, ToSql, Type, to_sql_checked};
 
-use crate::ledger::engine::{Columns, Result, SqlValue, unfit};
+use crate::ledger::engine::{Columns, Result, unfit};
 
 type Fault = Box<dyn std::error::Error + Sync + Send>;
 
@@ -22,33 +23,46 @@ pub(super) fn numbered(sql: &str) -> String {
     text
 }
 
-/// Returns the types of values. That of a missing one is left to the database.
-pub(super) fn types_of(values: &[SqlValue<'_>]) -> Vec<Type> {
-    let kind = |value: &SqlValue<'_>| match value {
-        SqlValue::Integer(_) => Type::INT8,
-        SqlValue::Text(_) => Type::TEXT,
-        SqlValue::Bytes(_) => Type::BYTEA,
-        SqlValue::Null | SqlValue::TooLarge => Type::UNKNOWN,
-    };
-    values.iter().map(kind).collect()
+/// A value of a statement, as the ledger's tables convert it.
+#[derive(Debug)]
+pub(super) struct Bound<'a>(ToSqlOutput<'a>);
+
+impl<'a> Bound<'a> {
+    pub(super) fn all(values: &[&'a dyn rusqlite::ToSql]) -> Result<Vec<Self>> {
+        values.iter().map(|value| Ok(Self(value.to_sql()?))).collect()
+    }
+
+    fn value(&self) -> Option<ValueRef<'_>> {
+        match &self.0 {
+            ToSqlOutput::Borrowed(value) => Some(*value),
+            ToSqlOutput::Owned(value) => Some(value.into()),
+            _ => None,
+        }
+    }
+
+    /// Returns the type of the value. That of a missing one is left to the database.
+    pub(super) fn kind(&self) -> Type {
+        match self.value() {
+            Some(ValueRef::Integer(_)) => Type::INT8,
+            Some(ValueRef::Text(_)) => Type::TEXT,
+            Some(ValueRef::Blob(_)) => Type::BYTEA,
+            Some(ValueRef::Null | ValueRef::Real(_)) | None => Type::UNKNOWN,
+        }
+    }
 }
 
-pub(super) fn values_of<'a>(values: &'a [SqlValue<'a>]) -> Vec<&'a (dyn ToSql + Sync)> {
-    values.iter().map(|value| value as &(dyn ToSql + Sync)).collect()
-}
-
-impl ToSql for SqlValue<'_> {
+impl ToSql for Bound<'_> {
     fn to_sql(&self, _: &Type, out: &mut BytesMut) -> Result<IsNull, Fault> {
-        match *self {
-            Self::TooLarge => return Err("the number is too large for the ledger".into()),
-            Self::Null => return Ok(IsNull::Yes),
-            Self::Integer(number) => out.put_i64(number),
+        match self.value() {
+            Some(ValueRef::Null) => return Ok(IsNull::Yes),
+            Some(ValueRef::Integer(number)) => out.put_i64(number),
             // PostgreSQL's text holds no U+0000. An order must not fail to settle for that.
-            Self::Text(text) if text.contains(&0) => {
+            Some(ValueRef::Text(text)) if text.contains(&0) => {
                 let parts: Vec<_> = text.split(|byte| *byte == 0).collect();
                 out.put_slice(&parts.join("\u{FFFD}".as_bytes()));
             }
-            Self::Text(bytes) | Self::Bytes(bytes) => out.put_slice(bytes),
+            Some(ValueRef::Text(bytes) | ValueRef::Blob(bytes)) => out.put_slice(bytes),
+            Some(ValueRef::Real(_)) | None => return Err("the ledger has no such values".into()),
         }
         Ok(IsNull::No)
     }
@@ -61,33 +75,31 @@ impl ToSql for SqlValue<'_> {
 }
 
 /// A value as the database sends it.
-struct Sent<'a>(SqlValue<'a>);
+struct Sent<'a>(ValueRef<'a>);
 
 impl<'a> FromSql<'a> for Sent<'a> {
     fn from_sql(kind: &Type, raw: &'a [u8]) -> Result<Self, Fault> {
         Ok(Self(match *kind {
-            Type::INT8 => SqlValue::Integer(i64::from_sql(kind, raw)?),
-            Type::INT4 => SqlValue::Integer(i32::from_sql(kind, raw)?.into()),
-            Type::BOOL => SqlValue::Integer(bool::from_sql(kind, raw)?.into()),
-            Type::BYTEA => SqlValue::Bytes(raw),
-            _ => SqlValue::Text(raw),
+            Type::INT8 => ValueRef::Integer(i64::from_sql(kind, raw)?),
+            Type::INT4 => ValueRef::Integer(i32::from_sql(kind, raw)?.into()),
+            Type::BOOL => ValueRef::Integer(bool::from_sql(kind, raw)?.into()),
+            Type::BYTEA => ValueRef::Blob(raw),
+            _ => ValueRef::Text(raw),
         }))
     }
 
     fn from_sql_null(_: &Type) -> Result<Self, Fault> {
-        Ok(Self(SqlValue::Null))
+        Ok(Self(ValueRef::Null))
     }
 
     fn accepts(kind: &Type) -> bool {
-        matches!(
-            *kind,
-            Type::INT8 | Type::INT4 | Type::BOOL | Type::BYTEA | Type::TEXT | Type::VARCHAR
-        )
+        let known = [Type::INT8, Type::INT4, Type::BOOL, Type::BYTEA, Type::TEXT, Type::VARCHAR];
+        known.contains(kind)
     }
 }
 
 impl Columns for Row {
-    fn value(&self, column: usize) -> Result<SqlValue<'_>> {
+    fn value(&self, column: usize) -> Result<ValueRef<'_>> {
         let Sent(value) = self.try_get(column).map_err(|_| unfit(column))?;
         Ok(value)
     }
@@ -110,12 +122,12 @@ mod tests {
 
     #[test]
     fn nul_in_text_is_replaced_and_in_bytes_kept() {
-        let sent = |value: SqlValue<'_>| {
+        let sent = |value: ValueRef<'_>| {
             let mut out = BytesMut::new();
-            value.to_sql(&Type::TEXT, &mut out).unwrap();
+            Bound(ToSqlOutput::Borrowed(value)).to_sql(&Type::TEXT, &mut out).unwrap();
             out.to_vec()
         };
-        assert_eq!(sent(SqlValue::Text(b"a\0b\0")), "a\u{FFFD}b\u{FFFD}".as_bytes());
-        assert_eq!(sent(SqlValue::Bytes(b"a\0b")), b"a\0b");
+        assert_eq!(sent(ValueRef::Text(b"a\0b\0")), "a\u{FFFD}b\u{FFFD}".as_bytes());
+        assert_eq!(sent(ValueRef::Blob(b"a\0b")), b"a\0b");
     }
 }

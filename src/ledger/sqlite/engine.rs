@@ -2,12 +2,10 @@
 
 use std::ops::ControlFlow;
 
-use rusqlite::types::{ToSqlOutput, ValueRef};
+use rusqlite::types::ValueRef;
 use rusqlite::{Connection, Statement, ToSql};
 
-use crate::ledger::engine::{
-    Columns, Engine, Result, Row, SqlValue, StoreError, ToSqlValue, unfit,
-};
+use crate::ledger::engine::{Columns, Engine, Result, Row, StoreError};
 use crate::ledger::schema::SqlDialect;
 use crate::ledger::{Cause, Reason, Unavailable};
 
@@ -16,7 +14,7 @@ impl Engine for Connection {
         SqlDialect::Sqlite
     }
 
-    fn execute(&self, sql: &str, values: &[&dyn ToSqlValue]) -> Result<usize> {
+    fn execute(&self, sql: &str, values: &[&dyn ToSql]) -> Result<usize> {
         let mut statement = self.prepare_cached(sql)?;
         bind(&mut statement, values)?;
         Ok(statement.raw_execute()?)
@@ -25,7 +23,7 @@ impl Engine for Connection {
     fn query(
         &self,
         sql: &str,
-        values: &[&dyn ToSqlValue],
+        values: &[&dyn ToSql],
         read: &mut dyn FnMut(&Row<'_>) -> Result<ControlFlow<()>>,
     ) -> Result<()> {
         let mut statement = self.prepare_cached(sql)?;
@@ -40,42 +38,21 @@ impl Engine for Connection {
     }
 }
 
-fn bind(statement: &mut Statement<'_>, values: &[&dyn ToSqlValue]) -> Result<()> {
+fn bind(statement: &mut Statement<'_>, values: &[&dyn ToSql]) -> Result<()> {
     // A value that is not bound would be NULL.
     let (given, expected) = (values.len(), statement.parameter_count());
     if given != expected {
         return Err(rusqlite::Error::InvalidParameterCount(given, expected).into());
     }
     for (at, value) in values.iter().enumerate() {
-        statement.raw_bind_parameter(at + 1, value.to_sql_value())?;
+        statement.raw_bind_parameter(at + 1, value)?;
     }
     Ok(())
 }
 
-impl ToSql for SqlValue<'_> {
-    fn to_sql(&self) -> rusqlite::Result<ToSqlOutput<'_>> {
-        Ok(ToSqlOutput::Borrowed(match *self {
-            SqlValue::TooLarge => {
-                let why = "the number is too large for the ledger";
-                return Err(rusqlite::Error::ToSqlConversionFailure(why.into()));
-            }
-            SqlValue::Null => ValueRef::Null,
-            SqlValue::Integer(number) => ValueRef::Integer(number),
-            SqlValue::Text(text) => ValueRef::Text(text),
-            SqlValue::Bytes(bytes) => ValueRef::Blob(bytes),
-        }))
-    }
-}
-
 impl Columns for rusqlite::Row<'_> {
-    fn value(&self, column: usize) -> Result<SqlValue<'_>> {
-        Ok(match self.get_ref(column)? {
-            ValueRef::Null => SqlValue::Null,
-            ValueRef::Integer(number) => SqlValue::Integer(number),
-            ValueRef::Text(text) => SqlValue::Text(text),
-            ValueRef::Blob(bytes) => SqlValue::Bytes(bytes),
-            ValueRef::Real(_) => return Err(unfit(column)),
-        })
+    fn value(&self, column: usize) -> Result<ValueRef<'_>> {
+        Ok(self.get_ref(column)?)
     }
 }
 

@@ -2,11 +2,9 @@
 
 use std::any::Any;
 use std::cell::{Cell, RefCell};
-use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
-use std::time::Duration;
 
 use rusqlite::Connection;
 use rusqlite::hooks::Wal;
@@ -16,12 +14,9 @@ use super::checkpoint::{self, Checkpointer};
 use super::file::{self, FileId};
 use super::identity::{self, LedgerIdentity, Nonce};
 use super::lock::Lock;
-use crate::ledger::engine::{
-    Begun, Engine, Result, Row, Sql, StoreError, ToSqlValue, WriterEngine,
-};
-use crate::ledger::schema::SqlDialect;
+use crate::ledger::engine::{Begun, Engine, Result, Sql, StoreError, WriterEngine};
 use crate::ledger::writer::CommandGate;
-use crate::ledger::{Clock, Deadlines, Reason, Unavailable};
+use crate::ledger::{Clock, Reason, Unavailable};
 
 /// Each checkpoint costs two fsyncs, and each restart of the log another one of the writer, so both
 /// should be rare. A page that many transactions have changed is copied once.
@@ -139,40 +134,9 @@ impl LedgerFile {
     }
 }
 
-impl Engine for LedgerFile {
-    fn dialect(&self) -> SqlDialect {
-        self.connection.dialect()
-    }
-
-    fn execute(&self, sql: &str, values: &[&dyn ToSqlValue]) -> Result<usize> {
-        Engine::execute(&self.connection, sql, values)
-    }
-
-    fn query(
-        &self,
-        sql: &str,
-        values: &[&dyn ToSqlValue],
-        read: &mut dyn FnMut(&Row<'_>) -> Result<ControlFlow<()>>,
-    ) -> Result<()> {
-        Engine::query(&self.connection, sql, values, read)
-    }
-}
-
 impl WriterEngine for LedgerFile {
-    fn server(&self) -> Option<i64> {
-        None
-    }
-
-    fn deadlines(&self) -> Option<Deadlines> {
-        None
-    }
-
-    fn least_period(&self) -> Duration {
-        Duration::ZERO
-    }
-
-    fn name(&self) -> Option<Arc<str>> {
-        None
+    fn statements(&self) -> &(dyn Engine + 'static) {
+        &self.connection
     }
 
     fn chooses_durability(&self) -> bool {
@@ -182,14 +146,14 @@ impl WriterEngine for LedgerFile {
     fn begin(&self, is_synced: bool) -> Result<Begun> {
         self.set_synchronous(is_synced)?;
         let begin = if self.mode == OpenMode::Read { "BEGIN" } else { "BEGIN IMMEDIATE" };
-        self.run(begin, ())?;
-        let version = self.one("PRAGMA data_version", (), |row| row.get(0))?;
+        self.connection.run(begin, ())?;
+        let version = self.connection.one("PRAGMA data_version", (), |row| row.get(0))?;
         let has_changed = self.data_version.replace(version) != version;
         Ok(Begun { has_changed, now: (self.clock)(), has_jumped: false })
     }
 
     fn commit(&self, latest_number: Option<i64>) -> Result<bool> {
-        self.run("COMMIT", ())?;
+        self.connection.run("COMMIT", ())?;
         if let (Some(latest), Some(lock)) = (latest_number, &mut *self.lock.borrow_mut())
             && let Err(error) = lock.write_latest(latest)
         {
@@ -202,7 +166,9 @@ impl WriterEngine for LedgerFile {
 
     fn roll_back(&self) -> Result<()> {
         if !self.connection().is_autocommit() {
-            self.run("ROLLBACK", ()).map_err(|fault| StoreError::Permanent(fault.unavailable()))?;
+            self.connection
+                .run("ROLLBACK", ())
+                .map_err(|fault| StoreError::Permanent(fault.unavailable()))?;
         }
         Ok(())
     }

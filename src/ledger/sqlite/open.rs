@@ -6,7 +6,7 @@
 
 use std::net::SocketAddr;
 use std::path::Path;
-use std::sync::{Arc, Mutex};
+use std::sync::Mutex;
 use std::thread;
 use std::time::Duration;
 
@@ -306,7 +306,7 @@ impl StoreInner {
         let reader = ReportReader::start(self.path.clone()).map_err(OpenError::at(&self.path))?;
         self.report_reader = Some(reader);
         if let Some(identity) = identity {
-            self.name = Arc::new(Mutex::new(identity.name));
+            self.name = identity.name;
         }
         Ok(Store::new(self))
     }

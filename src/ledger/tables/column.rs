@@ -53,7 +53,7 @@ pub(super) fn named<T: Copy>(
     all: &[T],
     name: impl Fn(T) -> &'static str,
 ) -> Result<T> {
-    let text: &str = row.get(column)?;
+    let text = row.map(column, |value| value.as_str())?;
     let found = all.iter().copied().find(|one| name(*one) == text);
     found.ok_or_else(|| unfit(column))
 }

@@ -3,12 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use rusqlite::ToSql;
 use uuid::Uuid;
 
 use super::column::{self, nanos};
 use super::ledger::Ledger;
 use super::outbox;
-use crate::ledger::engine::{Engine, Result, Row, Sql, ToSqlValue, params};
+use crate::ledger::engine::{Engine, Result, Row, Sql, params};
 use crate::ledger::writer::Durability;
 use crate::ledger::{
     Job, JobNews, JobState, KeyId, PolledJobs, PurchaseId, StatusUpdate, Store, Unavailable,
@@ -91,7 +92,7 @@ impl Store {
     /// claimed. The server that accepts a job polls it from the start.
     pub async fn claim_jobs(&self) -> Result<Vec<Job>, Unavailable> {
         let claim = |ledger: &Ledger| {
-            let (me, now) = (ledger.db.server(), nanos(ledger.now()));
+            let (me, now) = (ledger.server(), nanos(ledger.now()));
             let claim = "UPDATE jobs SET poller = ?1, polled_until = ?2 WHERE state = 'open'
                 AND (poller = ?1 OR coalesce(polled_until, 0) < ?3)";
             ledger.db.run(claim, params![me, claimed_until(ledger), now])?;
@@ -187,7 +188,7 @@ pub(super) fn insert(ledger: &Ledger, job: &Job) -> Result<()> {
     let insert = "INSERT INTO jobs
         (request_id, owner, key, model, price_micros, at, purchase, prompt, poller, polled_until)
         VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (request_id) DO NOTHING";
-    let poller = ledger.db.server();
+    let poller = ledger.server();
     let values = params![
         job.request_id,
         job.owner,
@@ -208,7 +209,7 @@ fn claimed_until(ledger: &Ledger) -> i64 {
     nanos(ledger.now().saturating_add(CLAIM))
 }
 
-fn jobs(ledger: &Ledger, which: &str, values: &[&dyn ToSqlValue]) -> Result<Vec<Job>> {
+fn jobs(ledger: &Ledger, which: &str, values: &[&dyn ToSql]) -> Result<Vec<Job>> {
     let query = format!(
         "SELECT request_id, owner, key, model, price_micros, at, status_at, body, state, purchase,
             prompt

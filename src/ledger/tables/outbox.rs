@@ -191,7 +191,7 @@ pub(super) fn write_unknown(db: &dyn Engine, id: PurchaseId, now: Duration) -> R
     let wanted = "SELECT caller, model, price_micros FROM purchases
         WHERE id = ?1 AND EXISTS (SELECT 1 FROM webhooks WHERE event = ?2)";
     let data = db.first(wanted, params![id.0.as_bytes(), kind], |row| {
-        let (caller, model, price): (&str, &str, Usd) =
+        let (caller, model, price): (String, String, Usd) =
             (row.get(0)?, row.get(1)?, column::money(row, 2)?);
         Ok(json!({
             "purchase": id.to_string(), "caller": caller, "model": model,
@@ -214,7 +214,7 @@ pub(super) fn write_job(
     let wanted = "SELECT model, owner, price_micros FROM jobs
         WHERE request_id = ?1 AND EXISTS (SELECT 1 FROM webhooks WHERE event = ?2 OR event = ?3)";
     let job = db.first(wanted, params![request_id, own.name(), openai.name()], |row| {
-        let (model, caller, cost): (&str, &str, Usd) =
+        let (model, caller, cost): (String, String, Usd) =
             (row.get(0)?, row.get(1)?, column::money(row, 2)?);
         Ok(json!({
             "request_id": request_id, "model": model, "caller": caller,

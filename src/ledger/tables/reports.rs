@@ -4,9 +4,11 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
+use rusqlite::ToSql;
+
 use super::column::{self, nanos};
 use super::ledger::Ledger;
-use crate::ledger::engine::{Engine, Result, Row, Sql, ToSqlValue, params};
+use crate::ledger::engine::{Engine, Result, Row, Sql, params};
 use crate::ledger::rules::Credit;
 use crate::ledger::schema::SqlDialect;
 use crate::ledger::writer::Durability;
@@ -73,8 +75,8 @@ impl Store {
         let read = move |db: &dyn Engine| {
             let groups = spend_query(db.dialect(), caller.is_some(), &zone);
             let (since, most) = (nanos(since), column::signed(most));
-            let mut values: Vec<&dyn ToSqlValue> = vec![&since, &most];
-            values.extend(caller.as_ref().map(|caller| caller as &dyn ToSqlValue));
+            let mut values: Vec<&dyn ToSql> = vec![&since, &most];
+            values.extend(caller.as_ref().map(|caller| caller as &dyn ToSql));
             db.all(&groups, &values[..], |row| {
                 Ok(SpendRow {
                     caller: row.get(0)?,
@@ -167,7 +169,7 @@ fn purchase(row: &Row<'_>) -> Result<PurchaseRecord> {
 
 /// A damaged name must not hide an amount.
 fn model(row: &Row<'_>, column: usize) -> Result<String> {
-    Ok(String::from_utf8_lossy(row.get::<&[u8]>(column)?).into_owned())
+    Ok(String::from_utf8_lossy(row.map(column, |value| value.as_bytes())?).into_owned())
 }
 
 const MAX_CHECKPOINTS: i64 = 1_000;
