@@ -157,16 +157,6 @@ pub(super) trait Sql: Engine {
         Ok(found)
     }
 
-    /// Reads rows until `read` breaks.
-    fn query_while(
-        &self,
-        sql: &str,
-        values: impl SqlParams,
-        mut read: impl FnMut(&Row<'_>) -> Result<ControlFlow<()>>,
-    ) -> Result<()> {
-        values.with(|values| self.query(sql, values, &mut read))
-    }
-
     /// Returns what a statement always finds.
     fn one<T>(
         &self,

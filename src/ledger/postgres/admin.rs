@@ -63,7 +63,7 @@ async fn read<T: Send + 'static>(
 }
 
 /// Runs what waits for the database on a thread of its own.
-async fn on_thread<T: Send + 'static>(
+pub(super) async fn on_thread<T: Send + 'static>(
     target: &PostgresTarget,
     work: impl FnOnce(PostgresTarget) -> Result<T, Reason> + Send + 'static,
 ) -> Result<T, Reason> {

@@ -22,7 +22,7 @@ use crate::ledger::name::new_name;
 use crate::ledger::shared::SharedLedger;
 use crate::ledger::tables::{ensure_not_moved, nanos, slots};
 use crate::ledger::writer::CommandGate;
-use crate::ledger::{Cause, Reason, Unavailable};
+use crate::ledger::{Cause, Clock, Reason, Unavailable};
 use crate::sync::{lock, pause};
 
 const MIN_RECONNECT_DELAY: Duration = Duration::from_millis(50);
@@ -42,6 +42,14 @@ const LOCK: &str = "BEGIN; SELECT version, batch, name, cluster, floor FROM ledg
 const CLUSTER: &str =
     "SELECT system_identifier || '/' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8)
     FROM pg_control_system()";
+
+/// What an engine shares with the callers of the ledger.
+pub(super) type Parts = (CommandGate, Arc<SharedLedger>);
+
+pub(super) fn parts(target: &PostgresTarget, test_clock: Option<Clock>) -> Parts {
+    let shared = SharedLedger::new(target.deadlines, target.rate_period, test_clock);
+    (CommandGate::opened(), Arc::new(shared))
+}
 
 /// The ledger's row and its time at the begin of a transaction.
 #[derive(Debug, Default)]
@@ -78,12 +86,8 @@ pub(in crate::ledger) struct PostgresEngine {
 
 impl PostgresEngine {
     /// Connects, makes the tables if there are none, and joins the processes that share the ledger.
-    pub(super) fn open(
-        target: PostgresTarget,
-        gate: CommandGate,
-        shared: Arc<SharedLedger>,
-    ) -> Result<Self, Reason> {
-        let engine = Self::connected(target, gate, shared)?;
+    pub(super) fn open(target: PostgresTarget, parts: Parts) -> Result<Self, Reason> {
+        let engine = Self::connected(target, parts)?;
         if !engine.session.target.reads_only {
             ensure_not_moved(&engine.session)?;
             engine.check_cluster()?;
@@ -94,15 +98,11 @@ impl PostgresEngine {
 
     /// Connects, and makes the tables if there are none.
     pub(in crate::ledger) fn open_alone(target: PostgresTarget) -> Result<Self, Reason> {
-        let shared = Arc::new(SharedLedger::new(target.deadlines, target.rate_period, None));
-        Self::connected(target, CommandGate::opened(), shared)
+        let parts = parts(&target, None);
+        Self::connected(target, parts)
     }
 
-    fn connected(
-        target: PostgresTarget,
-        gate: CommandGate,
-        shared: Arc<SharedLedger>,
-    ) -> Result<Self, Reason> {
+    fn connected(target: PostgresTarget, (gate, shared): Parts) -> Result<Self, Reason> {
         let session = PostgresSession::new(target)?;
         session.connect()?;
         tables::prepare(&session)?;

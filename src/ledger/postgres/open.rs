@@ -3,17 +3,15 @@
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
-use tokio::sync::oneshot;
-
-use super::engine::PostgresEngine;
+use super::admin::on_thread;
+use super::engine::{Parts, PostgresEngine, parts};
 use super::session::PostgresSession;
 use super::target::PostgresTarget;
 use crate::clock::simulated_since_boot;
 use crate::ledger::handle::{Executor, StoreInner};
-use crate::ledger::shared::SharedLedger;
 use crate::ledger::sqlite::spawn;
 use crate::ledger::tables::Ledger;
-use crate::ledger::writer::{CommandGate, CommandReceiver, ReportReader, Writer};
+use crate::ledger::writer::{CommandReceiver, ReportReader, Writer};
 use crate::ledger::{Clock, OpenError, Reason, Store, StoreCapacity};
 
 impl Store {
@@ -38,41 +36,21 @@ impl Store {
 
     async fn start(target: PostgresTarget, test_clock: Option<Clock>) -> Result<Self, Reason> {
         let parts = parts(&target, test_clock);
+        let reports = ReportReader::start(PostgresSession::new(target.clone())?)?;
+        let shared = parts.clone();
+        let writer = on_thread(&target, move |target| connect(target, shared)).await?;
         let commands = CommandReceiver::default();
         let queue = commands.queue();
-        let (send, opened) = oneshot::channel();
-        let reports = ReportReader::start(PostgresSession::new(target.clone())?)?;
-        let work = {
-            let parts = parts.clone();
-            move || match connect(target, parts) {
-                Ok(writer) => {
-                    if send.send(Ok(())).is_ok() {
-                        writer.run(&commands);
-                    }
-                }
-                Err(reason) => drop(send.send(Err(reason))),
-            }
-        };
-        let executor = Executor::Thread { queue, thread: spawn(Path::new(""), work)? };
-        let mut inner = inner(parts, executor);
+        let thread = spawn(Path::new(""), move || writer.run(&commands))?;
+        let mut inner = inner(parts, Executor::Thread { queue, thread });
         inner.report_reader = Some(reports);
-        let store = Self::new(inner);
-        opened.await.unwrap_or_else(|_| Err("the ledger's thread has ended".into()))?;
-        Ok(store)
+        Ok(Self::new(inner))
     }
 }
 
-/// What the writer and its callers share.
-type Parts = (CommandGate, Arc<SharedLedger>);
-
-fn parts(target: &PostgresTarget, test_clock: Option<Clock>) -> Parts {
-    let shared = SharedLedger::new(target.deadlines, target.rate_period, test_clock);
-    (CommandGate::opened(), Arc::new(shared))
-}
-
-fn connect(target: PostgresTarget, (gate, shared): Parts) -> Result<Writer, Reason> {
-    let (money, metrics) = (target.money, shared.metrics.clone());
-    let engine = PostgresEngine::open(target, gate.clone(), shared)?;
+fn connect(target: PostgresTarget, parts: Parts) -> Result<Writer, Reason> {
+    let (money, gate, metrics) = (target.money, parts.0.clone(), parts.1.metrics.clone());
+    let engine = PostgresEngine::open(target, parts)?;
     let mut ledger = Ledger::new(Box::new(engine), StoreCapacity::default());
     ledger.metrics = metrics;
     // Purchases that run may be those of other servers.

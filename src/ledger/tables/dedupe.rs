@@ -96,7 +96,7 @@ impl Ledger {
         let mut latest = None;
         // One that is running decides; else the one that ended last.
         let values = params![duplicate.fingerprint, nanos(since), nanos(until)];
-        self.db.query_while(LIKE, values, |row| {
+        self.db.query(LIKE, values, &mut |row| {
             let (number, id) = (row.get::<i64>(0)?, column::id(row, 1)?);
             let (state, ended) = (column::state(row, 2)?, column::moment_or_none(row, 3)?);
             let is_separate = duplicate.separate_from.contains(&id);
