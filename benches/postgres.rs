@@ -183,7 +183,8 @@ fn serve(url: &str, at_once: usize) -> Outcome {
     let target = PostgresTarget::parse(url, MoneyKind::Play, InstanceKind::Server)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
-        let store = Store::open_postgres(target.with_instance_name("bench".to_owned())).await?;
+        let store =
+            Store::open_database(target.with_instance_name("bench".to_owned()), None).await?;
         println!("ready");
         std::io::stdin().read_line(&mut String::new())?;
         let end = clock::now() + SECONDS;

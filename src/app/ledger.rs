@@ -1,8 +1,13 @@
 //! The ledger that the settings name.
 
+use std::time::Duration;
+
 use crate::config::{PostgresConfig, Settings, StoreConfig, Target};
-use crate::ledger::{Digest, MoneyKind, Store};
+use crate::ledger::{Deadlines, Digest, MoneyKind, Store};
 use crate::purchase::PurchaseTerms;
+
+/// How much longer than the settings allow a purchase may run before other servers end it.
+const MARGIN: Duration = Duration::from_secs(30);
 
 /// Whether a command may create or change the tables of a shared ledger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,6 +36,16 @@ pub(super) fn rules(settings: &Settings) -> Digest {
     blake3::hash(format!("{rules:?}").as_bytes()).into()
 }
 
+/// Returns how long purchases may run before other servers end them, and the period of the rate limit, if
+/// it is fixed.
+pub(super) fn deadlines(settings: &Settings) -> (Deadlines, Option<Duration>) {
+    let gateway = &settings.gateway;
+    // An attempt that got a 429 waits for a slot again.
+    let longest = gateway.connect_timeout + gateway.chat_timeout.max(gateway.video_timeout);
+    let (held, sent) = (gateway.max_wait + MARGIN, gateway.max_wait + longest + MARGIN);
+    (Deadlines { held, sent }, gateway.rate_limit.map(|limit| limit.period))
+}
+
 /// Describes the ledger, without a password.
 pub fn describe(settings: &Settings) -> String {
     match &settings.store {
@@ -48,15 +63,11 @@ pub(super) use shared::{check_settings, open_for_server, other_issuer};
 #[cfg(feature = "postgres")]
 mod shared {
     use std::sync::Arc;
-    use std::time::Duration;
 
     use super::{Migration, PostgresConfig, Settings, Store, Target, money_kind};
     use crate::ledger::postgres::{self, InstanceKind, PostgresTarget};
-    use crate::ledger::{Deadlines, Reason, host_name};
+    use crate::ledger::{Reason, host_name};
     use crate::tls;
-
-    /// How much longer than the settings allow a purchase may run before other servers end it.
-    const MARGIN: Duration = Duration::from_secs(30);
 
     pub(super) fn describe(settings: &Settings, config: &PostgresConfig) -> String {
         match parse(settings, config, InstanceKind::Command) {
@@ -71,7 +82,7 @@ mod shared {
         config: &PostgresConfig,
     ) -> Result<(), (&'static str, String)> {
         parse(settings, config, InstanceKind::Command)
-            .map_err(|expected| ("store.url", format!("{expected}, here or in DATABASE_URL")))?;
+            .map_err(|expected| (config.named_by, expected))?;
         if let Some(ca) = config.ca.as_deref() {
             tls::trust_anchors(Some(ca)).map_err(|error| {
                 let expected = "a file of certificates in PEM";
@@ -110,7 +121,7 @@ mod shared {
     ) -> Result<Store, String> {
         let mut target = target(settings, config, InstanceKind::Server)?;
         target.may_migrate = config.may_migrate;
-        Store::open_postgres(target).await.map_err(|error| error.to_string())
+        Store::open_database(target, None).await.map_err(|error| error.to_string())
     }
 
     /// Opens the ledger for a command, next to servers.
@@ -125,7 +136,7 @@ mod shared {
             Migration::AsConfigured => config.may_migrate,
             Migration::Refused => false,
         };
-        Store::open_postgres(target).await.map_err(|error| error.to_string())
+        Store::open_database(target, None).await.map_err(|error| error.to_string())
     }
 
     /// Opens the ledger for a command that only reads, also after it was moved to another store.
@@ -135,7 +146,7 @@ mod shared {
     ) -> Result<Store, String> {
         let mut target = postgres_target(settings, config)?;
         (target.may_migrate, target.reads_only) = (false, true);
-        Store::open_postgres(target).await.map_err(|error| error.to_string())
+        Store::open_database(target, None).await.map_err(|error| error.to_string())
     }
 
     /// Returns the database for a command, ready to connect.
@@ -160,12 +171,7 @@ mod shared {
         };
         let name = settings.server.name.clone().unwrap_or_else(own_name);
         let mut target = parse(settings, config, kind)?.with_instance_name(name);
-        let gateway = &settings.gateway;
-        target.rate_period = gateway.rate_limit.map(|limit| limit.period);
-        // An attempt that got a 429 waits for a slot again.
-        let longest = gateway.connect_timeout + gateway.chat_timeout.max(gateway.video_timeout);
-        let (held, sent) = (gateway.max_wait + MARGIN, gateway.max_wait + longest + MARGIN);
-        target.deadlines = Deadlines { held, sent };
+        (target.deadlines, target.rate_period) = super::deadlines(settings);
         if !target.needs_tls() {
             return Ok(target);
         }

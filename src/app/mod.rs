@@ -215,6 +215,8 @@ impl App {
         shared.rate_limit.reconfigure(settings.gateway.rate_limit);
         shared.webhooks.reconfigure(settings);
         if shared.store.is_shared() {
+            let (deadlines, rate_period) = ledger::deadlines(settings);
+            shared.store.set_deadlines(deadlines, rate_period);
             shared.store.note_rules(ledger::rules(settings));
         }
         let max = settings.server.max_connections_per_address;

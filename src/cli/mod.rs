@@ -273,6 +273,11 @@ impl Cli {
         if let Command::Check { live: true, .. } = command {
             return ledger::check_live(settings::admin_listen(self.config.as_deref())).await;
         }
+        // A copy reads them with the ledger of its arguments.
+        #[cfg(feature = "postgres")]
+        if let Command::Store { command: StoreCommand::Copy { from, to } } = &command {
+            return transfer::copy(self.config.as_deref(), (from, to), out).await;
+        }
         let needs_settings = !matches!(command, Command::Man { .. } | Command::Completions { .. });
         let load = || settings::load(self.config.as_deref(), needs_gateway_key);
         let loaded = match needs_settings.then(load).unwrap_or_else(|| Ok(Loaded::default())) {
@@ -308,9 +313,7 @@ impl Cli {
             Command::Purchase { action } => purchase::purchase(settings, action, out).await,
             Command::Job { command } => job::job(settings, command, out).await,
             #[cfg(feature = "postgres")]
-            Command::Store { command } => {
-                store::store((settings, self.config.as_deref()), command, out).await
-            }
+            Command::Store { command } => store::store(settings, command, out).await,
             Command::Webhook { command } => webhook::webhook(settings, command, out).await,
             Command::Openapi => {
                 out.write_all(&app::openapi(settings, settings.mcp.enabled)?)?;

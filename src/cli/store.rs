@@ -1,12 +1,11 @@
 //! `tollgate store`: the tables of a shared ledger, and the instances that use it.
 
 use std::io::Write;
-use std::path::Path;
 
 use clap::Subcommand;
 use serde::Serialize;
 
-use super::{CommandError, Exit, OutputFormat, print_list, transfer};
+use super::{CommandError, Exit, OutputFormat, print_list};
 use crate::app::ledger::{self, Migration};
 use crate::clock::iso8601;
 use crate::config::{PostgresConfig, Settings, StoreConfig};
@@ -46,20 +45,17 @@ pub enum StoreCommand {
 }
 
 pub(super) async fn store(
-    (settings, file): (&Settings, Option<&Path>),
+    settings: &Settings,
     command: StoreCommand,
     out: &mut impl Write,
 ) -> Result<Exit, CommandError> {
-    if let StoreCommand::Copy { from, to } = command {
-        return transfer::copy(file, (&from, &to), out).await;
-    }
     let StoreConfig::Postgres(config) = &settings.store else {
         let why = "store.url: expected \"postgres\" for this command; a ledger in a file belongs to one \
                    server, which creates and migrates it";
         return Err(CommandError::usage(why));
     };
     match command {
-        // Its ledgers are those of its arguments.
+        // It has run without these settings.
         StoreCommand::Copy { .. } => {}
         StoreCommand::Migrate { contract: is_contraction } => {
             ledger::open_for_command(settings, config, Migration::Allowed).await?.close();

@@ -30,10 +30,10 @@ pub(super) async fn copy(
     let (moved, settings, file) = match files {
         [Some(file), None] => {
             let file = resolve(config, file);
-            let (settings, target) = database(config, ("--to", to))?;
             if !file.exists() {
                 return Err(format!("--from: there is no ledger at {}", file.display()).into());
             }
+            let (settings, target) = database(config, ("--to", to))?;
             let mut watch = |event| progress.report(event, out);
             (move_to_postgres(&file, target, clock, &mut watch).await?, settings, file)
         }

@@ -158,6 +158,8 @@ pub enum StoreConfig {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PostgresConfig {
     pub address: DatabaseUrl,
+    /// The setting or the variable that has the address.
+    pub named_by: &'static str,
     /// The file of trust anchors for TLS; `None` is the system's.
     pub ca: Option<PathBuf>,
     /// Whether a server creates and changes the tables.

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use super::error::Location;
 use super::read::Section;
 use super::{DatabaseUrl, Parsed, PostgresConfig, SettingsSource, StoreConfig, secrets, value};
 
@@ -28,11 +29,12 @@ pub(super) fn store(
     let address = match url {
         StoreUrl::Memory => return StoreConfig::Memory,
         StoreUrl::Sqlite(path) => return StoreConfig::Sqlite(source.folder.join(path)),
-        StoreUrl::Postgres(address) => address.or_else(|| database_url(section, source)),
+        StoreUrl::Postgres(Some(address)) => Some((address, "store.url")),
+        StoreUrl::Postgres(None) => database_url(section, source),
     };
     // Without an address, an error is reported.
-    address.map_or(StoreConfig::Memory, |address| {
-        StoreConfig::Postgres(PostgresConfig { address, ca, may_migrate })
+    address.map_or(StoreConfig::Memory, |(address, named_by)| {
+        StoreConfig::Postgres(PostgresConfig { address, named_by, ca, may_migrate })
     })
 }
 
@@ -73,12 +75,18 @@ fn migrate(text: &str) -> Parsed<bool> {
     }
 }
 
-fn database_url(section: &mut Section<'_>, source: &SettingsSource<'_>) -> Option<DatabaseUrl> {
+fn database_url(
+    section: &mut Section<'_>,
+    source: &SettingsSource<'_>,
+) -> Option<(DatabaseUrl, &'static str)> {
     let Some((location, address)) = secrets::database_url(source) else {
         let expected =
             "expected the database's address with it, in DATABASE_URL or DATABASE_URL_FILE";
         section.error("url", expected);
         return None;
     };
-    address.map_err(|expected| section.error_at("url", &location, &expected)).ok()
+    let is_set = location == Location::Variable("DATABASE_URL".to_owned());
+    let name = if is_set { "DATABASE_URL" } else { "DATABASE_URL_FILE" };
+    let address = address.map_err(|expected| section.error_at("url", &location, &expected));
+    Some((address.ok()?, name))
 }

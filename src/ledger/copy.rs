@@ -31,6 +31,8 @@ const PAGE_ROWS: usize = 250;
 /// If a page has more bytes, each of its rows is inserted alone.
 const MAX_STATEMENT_BYTES: usize = 1 << 20;
 const EVENT_ROWS: u64 = 5_000;
+/// How long the database may count a table, or commit the rows of a whole ledger.
+const PATIENCE: Duration = Duration::from_secs(120);
 /// One side waits while the other one is read.
 const MAX_IDLE: &str = "SET LOCAL idle_in_transaction_session_timeout = '1h'";
 const OPEN: &str = "purchases of ended servers are still open: start a server, wait five minutes, \
@@ -172,8 +174,9 @@ fn url_of(path: &Path) -> String {
 fn open_database(mut target: PostgresTarget) -> Result<Side, Reason> {
     // Also after a copy that died when one side was moved.
     target.reads_only = true;
+    target.min_patience = target.min_patience.max(PATIENCE);
     let (name, money) = (target.to_string(), target.money.name());
-    let opened = PostgresEngine::open_alone(target.for_copy());
+    let opened = PostgresEngine::open_alone(target);
     let side = Side::begin(name.clone(), Box::new(opened.map_err(|why| named(&name, why))?))?;
     side.run(|db| {
         db.run(MAX_IDLE, ())?;

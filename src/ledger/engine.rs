@@ -4,12 +4,13 @@
 
 use std::any::Any;
 use std::borrow::Cow;
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, Deref};
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::schema::SqlDialect;
-use super::{Deadlines, Reason, Unavailable};
+use super::shared::SharedLedger;
+use super::{Reason, Unavailable};
 
 /// A connection, within the transaction that the writer has begun.
 pub(super) trait Engine {
@@ -43,29 +44,19 @@ pub(super) struct Begun {
 }
 
 /// The connection of the writer. Its transactions exclude every other writer.
-pub(super) trait WriterEngine: Any + Engine + Send {
-    /// Returns how long purchases may run, if another server may end them.
-    fn deadlines(&self) -> Option<Deadlines> {
-        None
-    }
+pub(super) trait WriterEngine: Any + Send {
+    /// Returns what runs the statements of a transaction.
+    fn statements(&self) -> &(dyn Engine + 'static);
 
-    /// Returns the number of this process, if several share the ledger.
-    fn server(&self) -> Option<i64> {
-        None
-    }
-
-    /// Returns the period of the rate limit, if settings fix it, else zero.
-    fn least_period(&self) -> Duration {
-        Duration::ZERO
-    }
-
-    /// Returns the ledger's public name, if it may change while the ledger is open.
-    fn name(&self) -> Option<Arc<str>> {
+    /// Returns what this process knows of a ledger that servers share.
+    fn shared(&self) -> Option<&SharedLedger> {
         None
     }
 
     /// Returns whether a transaction may be committed without waiting for the disk.
-    fn chooses_durability(&self) -> bool;
+    fn chooses_durability(&self) -> bool {
+        false
+    }
 
     /// Begins a transaction. If this fails, [`roll_back`](Self::roll_back) follows, too.
     fn begin(&self, is_synced: bool) -> Result<Begun>;
@@ -77,19 +68,31 @@ pub(super) trait WriterEngine: Any + Engine + Send {
     fn roll_back(&self) -> Result<()>;
 
     /// Fails if the ledger is no longer the one that this process has opened.
-    fn ensure_own(&self) -> Result<()>;
+    fn ensure_own(&self) -> Result<()> {
+        Ok(())
+    }
 
     /// Does what is due between two transactions.
     fn maintain(&self);
 
     /// Notes that nothing is written until a restart.
-    fn fail(&self);
+    fn fail(&self) {}
 
     /// Ends its threads. Returns whether a check of the ledger, if there was one, has passed.
-    fn stop(&self) -> bool;
+    fn stop(&self) -> bool {
+        true
+    }
 
     /// Closes it, cleanly if everything was written.
     fn close(self: Box<Self>, is_whole: bool, is_checked: bool);
+}
+
+impl Deref for dyn WriterEngine {
+    type Target = dyn Engine;
+
+    fn deref(&self) -> &Self::Target {
+        self.statements()
+    }
 }
 
 /// Why a statement or a transaction failed.
@@ -202,12 +205,6 @@ pub(super) trait SqlParams {
     fn with<T>(self, run: impl FnOnce(&[&dyn ToSqlValue]) -> T) -> T;
 }
 
-impl<const N: usize> SqlParams for &[&dyn ToSqlValue; N] {
-    fn with<T>(self, run: impl FnOnce(&[&dyn ToSqlValue]) -> T) -> T {
-        run(self)
-    }
-}
-
 impl SqlParams for &[&dyn ToSqlValue] {
     fn with<T>(self, run: impl FnOnce(&[&dyn ToSqlValue]) -> T) -> T {
         run(self)
@@ -230,6 +227,7 @@ impl SqlParams for () {
 macro_rules! params {
     ($($value:expr),* $(,)?) => {
         &[$(&$value as &dyn $crate::ledger::engine::ToSqlValue),*]
+            as &[&dyn $crate::ledger::engine::ToSqlValue]
     };
 }
 pub(super) use params;

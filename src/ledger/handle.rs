@@ -13,6 +13,7 @@ use tokio::sync::oneshot;
 use uuid::Uuid;
 
 use super::engine::{Engine, Result};
+use super::shared::SharedLedger;
 use super::sqlite::{self, LockHolder};
 use super::tables::Ledger;
 use super::writer::{
@@ -20,12 +21,12 @@ use super::writer::{
     notification, request,
 };
 use super::{
-    AccountLimit, Cause, Clock, Deadlines, Digest, PurchaseId, Reason, Reservation, ReserveError,
-    Settlement, SlotId, Unavailable, name,
+    AccountLimit, Cause, Clock, Digest, PurchaseId, Reason, Reservation, ReserveError, Settlement,
+    SlotId, Unavailable, name,
 };
 use crate::clock;
-use crate::metrics::{Histogram, SharedLedgerMetrics};
-use crate::sync::{FastMap, lock, pause};
+use crate::metrics::Histogram;
+use crate::sync::{FastMap, pause};
 
 const CLOSE_POLL: Duration = Duration::from_millis(1);
 
@@ -42,7 +43,7 @@ pub(super) struct StoreInner {
     /// Empty unless the ledger is a file.
     pub(super) path: PathBuf,
     clock: Clock,
-    pub(super) name: Arc<Mutex<Arc<str>>>,
+    pub(super) name: Arc<str>,
     /// It was not closed cleanly, or there is no mark of it, so it may be an old copy.
     pub(super) may_be_old: bool,
     executor: Executor,
@@ -52,15 +53,10 @@ pub(super) struct StoreInner {
     pub(super) credit_used: AtomicBool,
     pub(super) latest_rate_limit: Arc<Mutex<Option<AccountLimit>>>,
     /// Only of a ledger that servers share.
-    pub(super) shared: Option<SharedLedger>,
+    pub(super) shared: Option<Arc<SharedLedger>>,
     pub(super) since_boot: Clock,
     /// Until when purchases that are recorded as sent may be sent, in time since boot.
     pub(super) sends: Mutex<FastMap<PurchaseId, Duration>>,
-}
-
-pub(super) struct SharedLedger {
-    pub(super) deadlines: Deadlines,
-    pub(super) metrics: SharedLedgerMetrics,
 }
 
 pub(super) enum Executor {
@@ -121,8 +117,8 @@ impl Store {
         let gate = CommandGate::default();
         gate.close(Unavailable(reason.into()));
         let clocks: (Clock, Clock) = (Arc::new(clock::wall), Arc::new(clock::since_boot));
-        let inner = StoreInner::new(Path::new(""), clocks, Executor::Closed, gate);
-        *lock(&inner.name) = "broken".into();
+        let mut inner = StoreInner::new(Path::new(""), clocks, Executor::Closed, gate);
+        inner.name = "broken".into();
         Self::new(inner)
     }
 
@@ -138,27 +134,13 @@ impl Store {
 
     /// Returns the ledger's public name, which changes when purchases may have been lost.
     pub fn name(&self) -> Arc<str> {
-        Arc::clone(&lock(&self.inner.name))
+        let Self { inner, .. } = self;
+        inner.shared.as_ref().map_or_else(|| Arc::clone(&inner.name), |shared| shared.name())
     }
 
     /// Returns how long commits take. Clones share their counts.
     pub fn commit_durations(&self) -> Histogram {
         self.inner.gate.commits.clone()
-    }
-
-    /// Returns what is counted about a ledger that servers share. Clones share their counts.
-    pub fn shared_metrics(&self) -> Option<SharedLedgerMetrics> {
-        self.inner.shared.as_ref().map(|shared| shared.metrics.clone())
-    }
-
-    /// Returns whether several servers may share the ledger.
-    pub fn is_shared(&self) -> bool {
-        self.inner.shared.is_some()
-    }
-
-    /// Returns the number of this process in a ledger that servers share.
-    pub(super) fn server(&self) -> i64 {
-        self.inner.gate.server.load(Ordering::Relaxed)
     }
 
     /// Returns whether the ledger may lack purchases that were made after this time, as a restored
@@ -356,7 +338,7 @@ impl StoreInner {
         Self {
             path: path.to_owned(),
             clock,
-            name: Arc::new(Mutex::new(Uuid::now_v7().to_string().into())),
+            name: Uuid::now_v7().to_string().into(),
             may_be_old: false,
             executor,
             gate,

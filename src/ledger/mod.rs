@@ -29,6 +29,7 @@ pub mod postgres;
 mod reason;
 mod rules;
 mod schema;
+mod shared;
 pub mod sqlite;
 mod subject;
 mod tables;

@@ -191,6 +191,7 @@ fn password_with_separators_is_refused_and_not_printed() {
             let ended = run(folder.path(), arguments, &variables);
             assert_eq!(ended.code, Some(2), "{arguments:?}: {ended:?}");
             assert!(ended.stderr.contains("write @ : / ? # and % as %40"), "{ended:?}");
+            assert!(ended.stderr.contains("DATABASE_URL: expected an address"), "{ended:?}");
             assert!(!said(&ended).contains("hunter2"), "{ended:?}");
         }
     }
@@ -199,6 +200,22 @@ fn password_with_separators_is_refused_and_not_printed() {
     let ended = run(folder.path(), &["check"], &variables);
     assert!(ended.stderr.contains("not `sslcert`") && !ended.stderr.contains("%40"), "{ended:?}");
     assert!(!said(&ended).contains("hunter2"), "{ended:?}");
+}
+
+#[test]
+fn copy_reports_faulty_arguments_before_the_address() {
+    let folder = folder("store.url = \"postgres\"\ngateway.base_url = \"http://127.0.0.1:9\"\n");
+    let variables = [("GATEWAY_API_KEY", SECRET), ("DATABASE_URL", "nonsense")];
+    for (from, to, code, expected) in [
+        ("a", "b", 2, "tollgate: expected a file and PostgreSQL"),
+        ("sqlite:none.db", "postgres", 1, "--from: there is no ledger at none.db"),
+        ("postgres", "sqlite:new.db", 2, "--from: DATABASE_URL: expected an address"),
+    ] {
+        let arguments = ["store", "copy", "--from", from, "--to", to];
+        let ended = run(folder.path(), &arguments, &variables);
+        assert_eq!(ended.code, Some(code), "{ended:?}");
+        assert!(ended.stderr.contains(expected), "{ended:?}");
+    }
 }
 
 #[test]

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::timeout;
 use tokio_postgres::error::SqlState;
-use tokio_postgres::{Client, Connection, Error, NoTls, SimpleQueryMessage};
+use tokio_postgres::{Client, Connection, Error, NoTls, SimpleQueryMessage, SimpleQueryRow};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::PostgresTarget;
@@ -77,19 +77,20 @@ async fn open(target: &PostgresTarget) -> Result<PostgresConnection, Reason> {
         None => spawn(target.config.connect(NoTls).await?),
     };
     check_version(&version)?;
-    let replies = connection.client.simple_query(SESSION).await?;
-    let row = replies
-        .iter()
-        .rev()
-        .find_map(|reply| if let SimpleQueryMessage::Row(row) = reply { Some(row) } else { None });
-    let row = row.ok_or("the database did not report its settings")?;
+    let found = rows_of(connection.client.simple_query(SESSION).await?);
+    let row = found.first().ok_or("the database did not report its settings")?;
     let off = DURABILITY.iter().enumerate().find(|(at, _)| row.get(*at) == Some("off"));
-    match off {
-        Some((_, name)) if target.money == MoneyKind::Real => Err(Reason::from(format!(
+    if let Some((_, name)) = off.filter(|_| target.money == MoneyKind::Real) {
+        return Err(Reason::from(format!(
             "{name} is off, so the database can lose purchases that it has committed: turn it on"
-        ))),
-        Some(_) | None => Ok(connection),
+        )));
     }
+    Ok(connection)
+}
+
+pub(super) fn rows_of(replies: Vec<SimpleQueryMessage>) -> Vec<SimpleQueryRow> {
+    let row = |reply| if let SimpleQueryMessage::Row(row) = reply { Some(row) } else { None };
+    replies.into_iter().filter_map(row).collect()
 }
 
 /// Starts the task that owns the socket. Returns the server's version, too.
@@ -106,31 +107,25 @@ where
 }
 
 fn check_version(version: &str) -> Result<(), Reason> {
-    let digits = version.find(|c: char| !c.is_ascii_digit()).unwrap_or(version.len());
-    match version[..digits].parse::<u32>() {
-        Ok(major) if major >= MIN_VERSION => Ok(()),
-        _ => Err(Reason::from(format!(
-            "expected PostgreSQL {MIN_VERSION} or later, found {version}"
-        ))),
+    let major = version.split(|c: char| !c.is_ascii_digit()).next().unwrap_or_default();
+    if major.parse::<u32>().is_ok_and(|major| major >= MIN_VERSION) {
+        return Ok(());
     }
+    Err(Reason::from(format!("expected PostgreSQL {MIN_VERSION} or later, found {version}")))
 }
 
 impl From<Error> for Reason {
     fn from(error: Error) -> Self {
         if let Some(error) = error.as_db_error() {
-            let text = match error.code() {
+            let advice = match error.code() {
                 &SqlState::INVALID_PASSWORD | &SqlState::INVALID_AUTHORIZATION_SPECIFICATION => {
-                    format!("{}; check user and password in DATABASE_URL", error.message())
+                    "; check user and password in DATABASE_URL".to_owned()
                 }
-                &SqlState::INVALID_CATALOG_NAME => {
-                    format!("{}; create it with createdb", error.message())
-                }
-                &SqlState::TOO_MANY_CONNECTIONS => {
-                    format!("{}; raise max_connections", error.message())
-                }
-                code => format!("{} ({})", error.message(), code.code()),
+                &SqlState::INVALID_CATALOG_NAME => "; create it with createdb".to_owned(),
+                &SqlState::TOO_MANY_CONNECTIONS => "; raise max_connections".to_owned(),
+                code => format!(" ({})", code.code()),
             };
-            return Self::new(cause_of(error.code()), text);
+            return Self::new(cause_of(error.code()), format!("{}{advice}", error.message()));
         }
         let text = match error.source() {
             Some(source) => explain(source).map_or(format!("{error}: {source}"), str::to_owned),
@@ -147,9 +142,10 @@ fn cause_of(code: &SqlState) -> Cause {
         &SqlState::INVALID_PASSWORD
         | &SqlState::INVALID_AUTHORIZATION_SPECIFICATION
         | &SqlState::INSUFFICIENT_PRIVILEGE => Cause::Permission,
-        &SqlState::TOO_MANY_CONNECTIONS => Cause::Unreachable,
-        // It ends the connection.
-        &SqlState::IDLE_IN_TRANSACTION_SESSION_TIMEOUT => Cause::Unreachable,
+        // The timeout ends the connection.
+        &SqlState::TOO_MANY_CONNECTIONS | &SqlState::IDLE_IN_TRANSACTION_SESSION_TIMEOUT => {
+            Cause::Unreachable
+        }
         // The server is starting, stopping or failing over; or a connection broke.
         code if code.code().starts_with("57P") || code.code().starts_with("08") => {
             Cause::Unreachable

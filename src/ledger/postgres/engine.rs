@@ -4,27 +4,25 @@
 //! whose answer is lost is looked up, because each transaction that writes leaves its id in `batches`.
 
 use std::cell::{Cell, RefCell};
-use std::ops::ControlFlow;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use tokio_postgres::SimpleQueryRow;
 use tracing::{error, info, warn};
 use uuid::Uuid;
 
 use super::PostgresTarget;
-use super::clock::LedgerClock;
 use super::servers::{self, ServerRow};
 use super::session::PostgresSession;
 use super::tables;
 use crate::clock::since_boot;
-use crate::ledger::engine::{Begun, Engine, Result, Row, StoreError, ToSqlValue, WriterEngine};
+use crate::ledger::engine::{Begun, Engine, Result, Sql, StoreError, WriterEngine};
 use crate::ledger::name::new_name;
-use crate::ledger::schema::SqlDialect;
-use crate::ledger::tables::{ensure_not_moved, nanos};
+use crate::ledger::shared::SharedLedger;
+use crate::ledger::tables::{duration, ensure_not_moved, nanos, slots};
 use crate::ledger::writer::CommandGate;
-use crate::ledger::{Cause, Deadlines, Reason, Unavailable};
-use crate::metrics::SharedLedgerMetrics;
+use crate::ledger::{Cause, Clock, Reason, Unavailable};
 use crate::sync::{lock, pause};
 
 const MIN_RECONNECT_DELAY: Duration = Duration::from_millis(50);
@@ -45,56 +43,84 @@ const CLUSTER: &str =
     "SELECT system_identifier || '/' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8)
     FROM pg_control_system()";
 
-/// The ledger's row and the database's time at the begin of a transaction.
-#[derive(Clone, Debug, Default)]
+/// What an engine shares with the callers of the ledger.
+pub(super) type Parts = (CommandGate, Arc<SharedLedger>);
+
+pub(super) fn parts(target: &PostgresTarget, test_clock: Option<Clock>) -> Parts {
+    let shared = SharedLedger::new(target.deadlines, target.rate_period, test_clock);
+    (CommandGate::opened(), Arc::new(shared))
+}
+
+/// The database's clock, as an answer told it.
+#[derive(Clone, Copy, Debug, Default)]
+struct ClockReading {
+    /// How far it is ahead of the time since boot: at least, and at most.
+    least_ahead: i64,
+    most_ahead: i64,
+    /// By how much steps have set it ahead, as far as any server has noticed.
+    stepped: i64,
+    answered: Duration,
+}
+
+impl ClockReading {
+    /// Returns by how much the clock was set ahead, or back, since another reading. What a slow answer may
+    /// explain is no step.
+    fn step_since(&self, before: Self) -> i64 {
+        if before.stepped != self.stepped {
+            // Another server has noticed it.
+            return 0;
+        }
+        // Clocks run at different speeds.
+        let passed = nanos(self.answered.saturating_sub(before.answered));
+        let deviation = MAX_CLOCK_DEVIATION.saturating_add(passed / 1_000);
+        let ahead = self.least_ahead.saturating_sub(before.most_ahead);
+        let behind = self.most_ahead.saturating_sub(before.least_ahead);
+        if ahead > deviation {
+            ahead
+        } else if behind < -deviation {
+            behind
+        } else {
+            0
+        }
+    }
+}
+
+/// The ledger's row and its time at the begin of a transaction.
+#[derive(Debug, Default)]
 struct Locked {
     version: i64,
     batch: String,
     name: Arc<str>,
     cluster: String,
+    floor: i64,
     /// The database's clock.
-    now: i64,
-    /// By how much steps have set it ahead, as far as any server has noticed.
-    stepped: i64,
+    reading: ClockReading,
     /// The transaction's time; a test has its own.
     time: Duration,
     /// Whether the database has the last transaction that this process knows.
     has_known: bool,
-    asked: Duration,
-    answered: Duration,
 }
 
 pub(in crate::ledger) struct PostgresEngine {
     session: PostgresSession,
-    clock: Arc<LedgerClock>,
     gate: CommandGate,
-    metrics: SharedLedgerMetrics,
-    is_open: Cell<bool>,
+    shared: Arc<SharedLedger>,
     /// How this transaction began.
     locked: RefCell<Locked>,
     /// The last transaction that this process knows, by its id.
     known_batch: RefCell<String>,
     /// The ledger was renamed, and no transaction of this process has ended since.
     is_renamed: Cell<bool>,
-    /// The database's clock as it was read last, its steps by then, and the times since boot before and after
-    /// it was asked.
-    last_reading: Cell<Option<(i64, i64, [Duration; 2])>>,
-    /// The ledger's public name.
-    name: Arc<Mutex<Arc<str>>>,
-    server: Cell<ServerRow>,
+    /// The database's clock as it was read last.
+    last_reading: Cell<Option<ClockReading>>,
+    row: Cell<ServerRow>,
     next_renewal: Cell<Duration>,
 }
 
 impl PostgresEngine {
     /// Connects, makes the tables if there are none, and joins the processes that share the ledger.
-    pub(in crate::ledger) fn open(
-        target: PostgresTarget,
-        clock: Arc<LedgerClock>,
-        name: Arc<Mutex<Arc<str>>>,
-        (gate, metrics): (&CommandGate, &SharedLedgerMetrics),
-    ) -> Result<Self, Reason> {
-        let fresh = Self::open_alone(target)?;
-        let engine = Self { clock, gate: gate.clone(), metrics: metrics.clone(), name, ..fresh };
+    pub(super) fn open(target: PostgresTarget, parts: Parts) -> Result<Self, Reason> {
+        let engine = Self::connected(target, parts)?;
         if !engine.session.target.reads_only {
             ensure_not_moved(&engine.session)?;
             engine.check_cluster()?;
@@ -105,24 +131,25 @@ impl PostgresEngine {
 
     /// Connects, and makes the tables if there are none.
     pub(in crate::ledger) fn open_alone(target: PostgresTarget) -> Result<Self, Reason> {
-        let may_migrate = target.may_migrate;
-        let engine = Self {
-            session: PostgresSession::new(target)?,
-            clock: Arc::new(LedgerClock::new(None)),
-            gate: CommandGate::opened(),
-            metrics: SharedLedgerMetrics::default(),
-            is_open: Cell::default(),
+        let parts = parts(&target, None);
+        Self::connected(target, parts)
+    }
+
+    fn connected(target: PostgresTarget, (gate, shared): Parts) -> Result<Self, Reason> {
+        let session = PostgresSession::new(target)?;
+        session.connect()?;
+        tables::prepare(&session)?;
+        Ok(Self {
+            session,
+            gate,
+            shared,
             locked: RefCell::default(),
             known_batch: RefCell::default(),
             is_renamed: Cell::default(),
             last_reading: Cell::default(),
-            name: Arc::default(),
-            server: Cell::default(),
+            row: Cell::default(),
             next_renewal: Cell::default(),
-        };
-        engine.session.connect()?;
-        tables::prepare(&engine.session, may_migrate)?;
-        Ok(engine)
+        })
     }
 
     /// Changes a ledger for an operator in one transaction, unless `change` refuses it. The process does
@@ -133,68 +160,78 @@ impl PostgresEngine {
     ) -> Result<T, Reason> {
         let engine = Self::open_alone(target)?;
         ensure_not_moved(&engine.session)?;
-        let done = engine.lock().and_then(|_| change(&engine, engine.clock.now()));
-        // An end that fails rolls it back.
-        let ended = engine.simple(if done.is_ok() { "COMMIT" } else { "ROLLBACK" });
-        engine.session.close();
-        let done = done?;
-        ended?;
-        Ok(done)
+        let done = engine.lock().and_then(|locked| change(&engine, locked.time));
+        Ok(engine.session.end(done)?)
+    }
+
+    /// Refuses programs that know only earlier versions of the tables. Fails while one of them runs.
+    pub(super) fn contract(&self, now: Duration) -> Result<()> {
+        servers::contract(&self.session, now)
     }
 
     /// Renames a ledger that was restored from a backup, and returns its name. Fails while a process uses
     /// it.
-    pub(super) fn report_restore(target: PostgresTarget) -> Result<String, Reason> {
-        Self::change_once(target, |engine, now| {
-            servers::ensure_idle(&engine.session, now)?;
-            engine.rename(engine.cluster()?.as_deref())?;
-            Ok(lock(&engine.name).to_string())
-        })
+    pub(super) fn report_restore(&self, now: Duration) -> Result<String> {
+        servers::ensure_idle(&self.session, now)?;
+        self.rename(self.cluster()?.as_deref())?;
+        Ok(self.shared.name().to_string())
     }
 
     /// Connects again if the connection was lost.
     fn connect(&self) -> Result<()> {
         let connected = self.session.connect();
         self.gate.note_outage(connected.as_ref().err());
-        if connected.map_err(Unavailable)? {
-            self.is_open.set(false);
-            if !self.session.target.reads_only {
-                self.check_cluster()?;
-            }
+        if connected.map_err(Unavailable)? && !self.session.target.reads_only {
+            self.check_cluster()?;
         }
         Ok(())
     }
 
-    fn simple(&self, sql: &str) -> Result<Vec<tokio_postgres::SimpleQueryRow>> {
+    fn simple(&self, sql: &str) -> Result<Vec<SimpleQueryRow>> {
         self.session.simple(sql)
     }
 
     /// Locks the ledger.
     fn lock(&self) -> Result<Locked> {
-        self.is_open.set(true);
+        self.session.has_written.set(false);
         let asked = since_boot();
         let known = self.known_batch.borrow().clone();
-        let find = format!("{LOCK}; SELECT count(*) FROM batches WHERE id = '{known}'");
+        let find = format!("{LOCK}, (SELECT count(*) FROM batches WHERE id = '{known}')");
         let rows = self.simple(&find)?;
-        let cell = |row: usize, column| rows.get(row).and_then(|row| row.get(column));
-        let number = |row, column| cell(row, column).and_then(|text| text.parse::<i64>().ok());
+        let answered = since_boot();
         let read = || {
-            let now = number(1, 0)?;
+            let [row, time] = &rows[..] else { return None };
+            let number = |row: &SimpleQueryRow, at| row.get(at)?.parse::<i64>().ok();
+            let database = number(time, 0)?;
             Some(Locked {
-                version: number(0, 0)?,
-                batch: cell(0, 1)?.to_owned(),
-                name: cell(0, 2)?.into(),
-                cluster: cell(0, 3)?.to_owned(),
-                now,
-                stepped: number(0, 5)?,
-                time: self.clock.read(now, asked),
-                has_known: known.is_empty() || number(2, 0)? > 0,
-                asked,
-                answered: since_boot(),
+                version: number(row, 0)?,
+                batch: row.get(1)?.to_owned(),
+                name: row.get(2)?.into(),
+                cluster: row.get(3)?.to_owned(),
+                floor: number(row, 4)?,
+                reading: ClockReading {
+                    least_ahead: database.saturating_sub(nanos(answered)),
+                    most_ahead: database.saturating_sub(nanos(asked)),
+                    stepped: number(row, 5)?,
+                    answered,
+                },
+                time: self.shared.clock.read(database, asked),
+                has_known: known.is_empty() || number(time, 1)? > 0,
             })
         };
-        tables::check_floor(number(0, 4).unwrap_or_default()).map_err(Unavailable)?;
-        read().ok_or_else(|| Unavailable("the table `ledger` is empty".into()).into())
+        let locked = read().ok_or_else(|| Unavailable("the table `ledger` is empty".into()))?;
+        tables::check_floor(locked.floor).map_err(Unavailable)?;
+        Ok(locked)
+    }
+
+    /// Locks the ledger, by a new connection if the last one was lost, and renames one that has forgotten
+    /// transactions.
+    fn lock_known(&self) -> Result<Locked> {
+        self.connect()?;
+        let locked = self.lock()?;
+        let locked = self.notice_loss(locked)?;
+        *lock(&self.shared.name) = Arc::clone(&locked.name);
+        Ok(locked)
     }
 
     /// Compares the database cluster with the one that the ledger was in. A restored backup, or a replica
@@ -204,15 +241,12 @@ impl PostgresEngine {
         let Some(cluster) = self.cluster()? else { return Ok(()) };
         let locked = self.lock()?;
         if locked.cluster.is_empty() {
-            self.simple(&format!("UPDATE ledger SET cluster = '{cluster}'; COMMIT"))?;
-            self.is_open.set(false);
+            self.simple(&format!("UPDATE ledger SET cluster = '{cluster}'"))?;
         } else if locked.cluster != cluster {
             error!("ledger is in another database cluster or timeline; ledger renamed");
             self.rename(Some(&cluster))?;
-            self.simple("COMMIT")?;
-            self.is_open.set(false);
         }
-        self.roll_back()
+        self.simple("COMMIT").map(drop)
     }
 
     /// Returns the database cluster and its timeline, if this role may know it.
@@ -231,21 +265,19 @@ impl PostgresEngine {
     /// Renames a ledger that may lack purchases, before the commit that follows. Slots may be missing, too,
     /// so one period of the rate limit passes without a request; and the balance is read again.
     fn rename(&self, cluster: Option<&str>) -> Result<()> {
-        let (name, now) = (new_name(self.clock.now()), nanos(self.clock.now()));
-        let period = nanos(self.least_period());
-        let cluster = cluster.map(|cluster| format!(", cluster = '{cluster}'"));
-        let cluster = cluster.unwrap_or_default();
+        let now = self.shared.clock.now();
+        let (name, at) = (new_name(now), nanos(now));
+        let cluster = cluster.map(|cluster| format!(", cluster = '{cluster}'")).unwrap_or_default();
         self.simple(&format!(
-            "INSERT INTO batches VALUES ('{name}', {now});
-            UPDATE ledger SET name = '{name}', version = version + 1, batch = '{name}'{cluster},
-                blocked_until = greatest(blocked_until, {now} + greatest({period},
-                    coalesce((SELECT least(seconds, 86400) FROM rate_limit), 60) * 1000000000));
+            "INSERT INTO batches VALUES ('{name}', {at});
+            UPDATE ledger SET name = '{name}', version = version + 1, batch = '{name}'{cluster};
             UPDATE credit SET balance = NULL, since = NULL, as_of = NULL"
         ))?;
-        self.metrics.rewinds.inc();
+        slots::block_for_period(&self.session, now, self.shared.rate_period())?;
+        self.shared.metrics.rewinds.inc();
         self.is_renamed.set(true);
         *self.known_batch.borrow_mut() = name.to_string();
-        *lock(&self.name) = name;
+        *lock(&self.shared.name) = name;
         Ok(())
     }
 
@@ -255,7 +287,7 @@ impl PostgresEngine {
         if locked.has_known {
             return Ok(locked);
         }
-        if locked.name > *lock(&self.name) {
+        if locked.name > self.shared.name() {
             // Once is enough, also if this transaction is rolled back.
             self.is_renamed.set(true);
             self.known_batch.borrow_mut().clone_from(&locked.batch);
@@ -267,38 +299,18 @@ impl PostgresEngine {
         self.lock()
     }
 
-    /// Returns by how much the database's clock was set ahead, or back, since this process has read it.
-    /// What a slow answer may explain is no step.
-    fn step(&self, locked: &Locked) -> i64 {
-        let Some((before, stepped, [asked, answered])) = self.last_reading.get() else { return 0 };
-        if stepped != locked.stepped {
-            // Another server has noticed it.
-            return 0;
-        }
-        let passed = |from: Duration, to: Duration| nanos(to.saturating_sub(from));
-        let (least, most) = (passed(answered, locked.asked), passed(asked, locked.answered));
-        let elapsed = locked.now.saturating_sub(before);
-        // Clocks run at different speeds.
-        let deviation = MAX_CLOCK_DEVIATION.saturating_add(most / 1_000);
-        if elapsed > most.saturating_add(deviation) {
-            elapsed - most
-        } else if elapsed < least.saturating_sub(deviation) {
-            elapsed - least
-        } else {
-            0
-        }
-    }
-
     /// Records a step of the database's clock for all servers. Returns whether it was set ahead.
     fn note_step(&self, locked: &mut Locked) -> Result<bool> {
-        let step = self.step(locked);
+        let before = self.last_reading.get();
+        let step = before.map_or(0, |before| locked.reading.step_since(before));
         if step == 0 || self.session.target.reads_only {
             return Ok(false);
         }
-        locked.stepped = locked.stepped.saturating_add(step);
-        self.execute("UPDATE ledger SET stepped = ?", &[&locked.stepped])?;
+        let stepped = &mut locked.reading.stepped;
+        *stepped = stepped.saturating_add(step);
+        self.session.run("UPDATE ledger SET stepped = ?", [*stepped])?;
         if step > 0 {
-            self.metrics.clock_jumps.inc();
+            self.shared.metrics.clock_jumps.inc();
             warn!("database clock jumped ahead; rate limit slots kept");
         }
         Ok(step > 0)
@@ -307,8 +319,7 @@ impl PostgresEngine {
     /// Takes in what the transaction began with, now that it has ended well: after a rollback, all of it
     /// is news once more.
     fn note_end(&self, batch: String) {
-        let Locked { now, stepped, asked, answered, .. } = *self.locked.borrow();
-        self.last_reading.set(Some((now, stepped, [asked, answered])));
+        self.last_reading.set(Some(self.locked.borrow().reading));
         self.is_renamed.set(false);
         *self.known_batch.borrow_mut() = batch;
     }
@@ -338,17 +349,13 @@ impl PostgresEngine {
 
     /// Notes that this process is alive. So an idle process notices lost commits, too.
     fn renew(&self) -> Result<()> {
-        self.connect()?;
-        let locked = self.lock()?;
-        let locked = self.notice_loss(locked)?;
-        *lock(&self.name) = Arc::clone(&locked.name);
-        let (target, now) = (&self.session.target, self.clock.now());
-        let (row, others) = servers::renew(&self.session, self.server.get(), target, now)?;
+        let locked = self.lock_known()?;
+        let target = &self.session.target;
+        let (row, others) = servers::renew(&self.session, self.row.get(), target, locked.time)?;
         self.simple("COMMIT")?;
-        self.is_open.set(false);
-        self.server.set(row);
-        self.gate.server.store(row.number, Ordering::Relaxed);
-        let before = self.metrics.settings_differ.set(others);
+        self.row.set(row);
+        self.shared.server.store(row.number, Ordering::Relaxed);
+        let before = self.shared.metrics.settings_differ.set(others);
         if before == 0 && others > 0 {
             warn!(servers = others, "other servers have other budgets or limits");
         }
@@ -356,60 +363,24 @@ impl PostgresEngine {
     }
 }
 
-impl Engine for PostgresEngine {
-    fn dialect(&self) -> SqlDialect {
-        self.session.dialect()
-    }
-
-    fn execute(&self, sql: &str, values: &[&dyn ToSqlValue]) -> Result<usize> {
-        self.session.execute(sql, values)
-    }
-
-    fn query(
-        &self,
-        sql: &str,
-        values: &[&dyn ToSqlValue],
-        read: &mut dyn FnMut(&Row<'_>) -> Result<ControlFlow<()>>,
-    ) -> Result<()> {
-        self.session.query(sql, values, read)
-    }
-}
-
 impl WriterEngine for PostgresEngine {
-    fn deadlines(&self) -> Option<Deadlines> {
-        Some(self.session.target.deadlines)
+    fn statements(&self) -> &(dyn Engine + 'static) {
+        &self.session
     }
 
-    fn server(&self) -> Option<i64> {
-        Some(self.server.get().number)
-    }
-
-    fn least_period(&self) -> Duration {
-        self.session.target.rate_period.unwrap_or_default()
-    }
-
-    fn name(&self) -> Option<Arc<str>> {
-        Some(Arc::clone(&lock(&self.name)))
-    }
-
-    fn chooses_durability(&self) -> bool {
-        false
+    fn shared(&self) -> Option<&SharedLedger> {
+        Some(&self.shared)
     }
 
     fn begin(&self, _: bool) -> Result<Begun> {
-        self.connect()?;
-        self.session.has_written.set(false);
-        let locked = self.lock()?;
-        let mut locked = self.notice_loss(locked)?;
+        let mut locked = self.lock_known()?;
         let has_jumped = self.note_step(&mut locked)?;
-        *lock(&self.name) = Arc::clone(&locked.name);
         let has_changed = self.is_renamed.get() || *self.known_batch.borrow() != locked.batch;
         if has_changed && !self.session.target.reads_only {
-            ensure_not_moved(self)?;
+            ensure_not_moved(&self.session)?;
         }
         let now = locked.time;
-        let steady = nanos(now).saturating_sub(locked.stepped);
-        let steady = Duration::from_nanos(steady.try_into().unwrap_or_default());
+        let steady = duration(nanos(now).saturating_sub(locked.reading.stepped));
         *self.locked.borrow_mut() = locked;
         Ok(Begun { has_changed, now, steady, since_boot: None, has_jumped })
     }
@@ -422,12 +393,13 @@ impl WriterEngine for PostgresEngine {
             self.note_end(batch);
             return Ok(false);
         }
-        let (id, now) = (Uuid::now_v7().simple().to_string(), nanos(self.clock.now()));
-        let Locked { version, batch, .. } = self.locked.borrow().clone();
-        let (next, before) = (version + 1, now.saturating_sub(nanos(BATCH_RETENTION)));
+        let (id, now) = (Uuid::now_v7().simple().to_string(), nanos(self.shared.clock.now()));
+        let next = self.locked.borrow().version + 1;
         let purge = if next % BATCHES_PER_PURGE == 0 {
+            let before = now.saturating_sub(nanos(BATCH_RETENTION));
             // The last one stays: other servers know it.
-            format!("DELETE FROM batches WHERE at < {before} AND id <> '{batch}';")
+            let last = &self.locked.borrow().batch;
+            format!("DELETE FROM batches WHERE at < {before} AND id <> '{last}';")
         } else {
             String::new()
         };
@@ -435,32 +407,20 @@ impl WriterEngine for PostgresEngine {
             "UPDATE ledger SET version = {next}, batch = '{id}';
             INSERT INTO batches VALUES ('{id}', {now}); {purge} COMMIT"
         ));
-        match sent {
-            Ok(_) => {}
-            Err(why @ StoreError::Disconnected(_)) => {
-                if !self.resolve(&id, &why)? {
-                    return Err(why);
-                }
-            }
-            Err(refused) => return Err(refused),
+        if let Err(why) = sent
+            && !(matches!(why, StoreError::Disconnected(_)) && self.resolve(&id, &why)?)
+        {
+            return Err(why);
         }
-        self.is_open.set(false);
         self.note_end(id);
         Ok(true)
     }
 
     fn roll_back(&self) -> Result<()> {
-        if self.is_open.replace(false) && !self.session.is_lost.get() {
-            // A connection that has ended has rolled it back.
-            let done = self.simple("ROLLBACK").map(drop);
-            return done
-                .or_else(|fault| if self.session.is_lost.get() { Ok(()) } else { Err(fault) });
-        }
-        Ok(())
-    }
-
-    fn ensure_own(&self) -> Result<()> {
-        Ok(())
+        // A connection that has ended has rolled it back.
+        let done =
+            if self.session.is_lost.get() { Ok(()) } else { self.simple("ROLLBACK").map(drop) };
+        done.or_else(|fault| if self.session.is_lost.get() { Ok(()) } else { Err(fault) })
     }
 
     /// Connects again after an outage, and notes that this process is alive.
@@ -478,19 +438,12 @@ impl WriterEngine for PostgresEngine {
         self.next_renewal.set(since_boot() + servers::RENEWAL);
     }
 
-    fn fail(&self) {}
-
-    fn stop(&self) -> bool {
-        true
-    }
-
     fn close(self: Box<Self>, _: bool, _: bool) {
         if !self.session.target.reads_only && !self.session.is_lost.get() {
-            let left = servers::leave(&self.session, self.server.get(), self.clock.now());
+            let left = servers::leave(&self.session, self.row.get(), self.shared.clock.now());
             if let Err(error) = left.map_err(|fault| fault.unavailable()) {
                 warn!(%error, "server not signed off; others take its videos over in 30 s");
             }
         }
-        self.session.close();
     }
 }

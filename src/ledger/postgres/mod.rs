@@ -1,7 +1,6 @@
 //! PostgreSQL as the store of a ledger that several servers share.
 
 mod admin;
-mod clock;
 mod connect;
 mod engine;
 mod open;

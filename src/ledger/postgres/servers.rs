@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use super::PostgresTarget;
 use crate::ledger::Unavailable;
-use crate::ledger::engine::{Engine, Result, Row, Sql, params};
+use crate::ledger::engine::{Engine, Result, Sql, params};
 use crate::ledger::schema::newest_version;
-use crate::ledger::tables::{ALIVE, nanos};
+use crate::ledger::tables::{ALIVE, duration, nanos};
 
 /// How often a process notes that it is alive.
 pub(super) const RENEWAL: Duration = Duration::from_secs(10);
@@ -42,7 +42,7 @@ pub(super) struct ServerRow {
 }
 
 /// Adds the row of this process, within a transaction.
-pub(super) fn enter(db: &dyn Engine, target: &PostgresTarget, now: Duration) -> Result<ServerRow> {
+fn enter(db: &dyn Engine, target: &PostgresTarget, now: Duration) -> Result<ServerRow> {
     let old = [nanos(now.saturating_sub(RETENTION))];
     db.run("DELETE FROM servers WHERE ended < ?1 OR seen < ?1", old)?;
     let next = "SELECT coalesce(max(number), 0) + 1 FROM servers";
@@ -118,22 +118,19 @@ pub(super) fn list(db: &dyn Engine, now: Duration) -> Result<Vec<InstanceRecord>
     let all = "SELECT number, kind, name, pid, began, ended, seen > ? FROM servers
         WHERE ended IS NULL OR ended > ? ORDER BY number";
     let since = [ALIVE, RETENTION].map(|age| nanos(now.saturating_sub(age)));
-    db.all(all, since, read)
-}
-
-fn read(row: &Row<'_>) -> Result<InstanceRecord> {
-    let moment = |nanos: i64| Duration::from_nanos(nanos.unsigned_abs());
-    let state = match (row.get::<Option<i64>>(5)?, row.get(6)?) {
-        (Some(ended), _) => InstanceState::Ended(moment(ended)),
-        (None, true) => InstanceState::Alive,
-        (None, false) => InstanceState::Late,
-    };
-    Ok(InstanceRecord {
-        id: row.get(0)?,
-        kind: row.get(1)?,
-        name: row.get(2)?,
-        process: row.get(3)?,
-        began: moment(row.get(4)?),
-        state,
+    db.all(all, since, |row| {
+        let state = match (row.get::<Option<i64>>(5)?, row.get(6)?) {
+            (Some(ended), _) => InstanceState::Ended(duration(ended)),
+            (None, true) => InstanceState::Alive,
+            (None, false) => InstanceState::Late,
+        };
+        Ok(InstanceRecord {
+            id: row.get(0)?,
+            kind: row.get(1)?,
+            name: row.get(2)?,
+            process: row.get(3)?,
+            began: duration(row.get(4)?),
+            state,
+        })
     })
 }

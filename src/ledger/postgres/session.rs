@@ -1,134 +1,130 @@
 //! A connection to the database that a thread of the ledger owns, and waits for.
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, Ref, RefCell};
 use std::collections::HashMap;
 use std::ops::ControlFlow;
 use std::time::Duration;
 
 use tokio::runtime::Runtime;
 use tokio::time::timeout;
-use tokio_postgres::{Error, SimpleQueryMessage, SimpleQueryRow, Statement};
+use tokio_postgres::types::ToSql;
+use tokio_postgres::{Client, Error, SimpleQueryRow, Statement};
 
 use super::PostgresTarget;
-use super::connect::{PostgresConnection, connect};
+use super::connect::{PostgresConnection, connect, rows_of};
 use super::statement::{numbered, types_of, values_of};
-use crate::ledger::engine::{Engine, Result, Row, SqlValue, StoreError, ToSqlValue};
+use crate::ledger::engine::{Engine, Result, Row, StoreError, ToSqlValue};
 use crate::ledger::schema::SqlDialect;
 use crate::ledger::{Cause, Reason, Unavailable};
 
 /// How long an answer may take. The lock of another server may be waited for.
 const PATIENCE: Duration = Duration::from_secs(8);
 
+/// Dropping it waits until the database has got everything.
 pub(in crate::ledger) struct PostgresSession {
     runtime: Runtime,
     pub(super) target: PostgresTarget,
-    connection: RefCell<Option<PreparedConnection>>,
-    /// The connection has failed, or hangs.
+    connection: RefCell<Option<PostgresConnection>>,
+    /// The statements that the connection has prepared.
+    statements: RefCell<HashMap<String, Statement>>,
+    /// There is no connection, or it has failed, or hangs.
     pub(super) is_lost: Cell<bool>,
     /// Whether a statement has changed rows since this was reset.
     pub(super) has_written: Cell<bool>,
 }
 
-struct PreparedConnection {
-    connection: PostgresConnection,
-    statements: RefCell<HashMap<String, Statement>>,
-}
-
 impl PostgresSession {
     /// Returns a session that is not connected yet.
-    pub(in crate::ledger) fn new(target: PostgresTarget) -> Result<Self, Reason> {
+    pub(super) fn new(target: PostgresTarget) -> Result<Self, Reason> {
         Ok(Self {
             runtime: tokio::runtime::Builder::new_current_thread().enable_all().build()?,
             target,
             connection: RefCell::default(),
-            is_lost: Cell::default(),
+            statements: RefCell::default(),
+            is_lost: Cell::new(true),
             has_written: Cell::default(),
         })
     }
 
     /// Connects if there is no connection, and returns whether there was none.
-    pub(in crate::ledger) fn connect(&self) -> Result<bool, Reason> {
-        let is_open =
-            self.connection.borrow().as_ref().is_some_and(|open| !open.connection.is_closed());
+    pub(super) fn connect(&self) -> Result<bool, Reason> {
+        let is_open = self.connection.borrow().as_ref().is_some_and(|open| !open.is_closed());
         if is_open && !self.is_lost.get() {
             return Ok(false);
         }
+        self.is_lost.set(true);
         self.connection.take();
+        self.statements.take();
         let connection = self.runtime.block_on(connect(&self.target))?;
-        let connection = PreparedConnection { connection, statements: RefCell::default() };
         *self.connection.borrow_mut() = Some(connection);
         self.is_lost.set(false);
         Ok(true)
     }
 
     /// Runs a report on one state of the ledger.
-    pub(in crate::ledger) fn report(
+    pub(in crate::ledger) fn report<T>(
         &self,
-        query: &mut dyn FnMut(&dyn Engine) -> Result<()>,
-    ) -> Result<()> {
+        query: impl FnOnce(&dyn Engine) -> Result<T>,
+    ) -> Result<T> {
         self.connect().map_err(Unavailable)?;
         self.simple("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")?;
-        let found = query(self);
-        if !self.is_lost.get() {
-            self.simple("ROLLBACK")?;
-        }
-        found
+        self.end(query(self))
     }
 
-    /// Says goodbye to the database.
-    pub(super) fn close(&self) {
-        if let Some(open) = self.connection.take() {
-            self.runtime.block_on(open.connection.close());
+    /// Commits the transaction, or rolls it back if its work has failed.
+    pub(super) fn end<T, E: From<StoreError>>(&self, done: Result<T, E>) -> Result<T, E> {
+        if !self.is_lost.get() {
+            self.simple(if done.is_ok() { "COMMIT" } else { "ROLLBACK" })?;
         }
+        done
     }
 
     /// Waits for an answer of the database.
     fn wait<T>(&self, work: impl Future<Output = Result<T, Error>>) -> Result<T> {
         let patience = PATIENCE.max(self.target.min_patience);
-        let answered = self.runtime.block_on(async { timeout(patience, work).await });
-        let answered = answered
-            .map_err(|_elapsed| Reason::new(Cause::Unreachable, "the database does not answer"));
-        let (reason, is_refused) = match answered {
+        let reason = match self.runtime.block_on(async { timeout(patience, work).await }) {
             Ok(Ok(answer)) => return Ok(answer),
-            Ok(Err(error)) => {
-                let is_refused = error.as_db_error().is_some();
-                (Reason::from(error), is_refused)
-            }
-            Err(reason) => (reason, false),
+            Ok(Err(error)) => Reason::from(error),
+            Err(_elapsed) => Reason::new(Cause::Unreachable, "the database does not answer"),
         };
         let why = Unavailable(reason);
         Err(if why.0.cause == Cause::Unreachable {
             self.is_lost.set(true);
             StoreError::Disconnected(why)
-        } else if is_refused && why.0.cause == Cause::DiskFull {
+        } else if why.0.cause == Cause::DiskFull {
             StoreError::DiskFull(why)
         } else {
             StoreError::Transient(why)
         })
     }
 
-    /// Runs statements without values, and returns the rows of all of them.
-    pub(super) fn simple(&self, sql: &str) -> Result<Vec<SimpleQueryRow>> {
-        let open = self.connection.borrow();
-        let client = &open.as_ref().ok_or_else(lost)?.connection.client;
-        let answers = self.wait(client.simple_query(sql))?;
-        let row = |answer| {
-            if let SimpleQueryMessage::Row(row) = answer { Some(row) } else { None }
-        };
-        Ok(answers.into_iter().filter_map(row).collect())
+    fn client(&self) -> Result<Ref<'_, Client>> {
+        let open = Ref::filter_map(self.connection.borrow(), |open| Some(&open.as_ref()?.client));
+        let lost = || Reason::new(Cause::Unreachable, "the connection to the database was lost");
+        open.map_err(|_| StoreError::Disconnected(Unavailable(lost())))
     }
 
-    /// Prepares a statement once, with the types of its first values.
-    fn prepared(&self, sql: &str, values: &[SqlValue<'_>]) -> Result<Statement> {
-        let open = self.connection.borrow();
-        let open = open.as_ref().ok_or_else(lost)?;
-        let known = open.statements.borrow().get(sql).cloned();
+    /// Runs statements without values, and returns the rows of all of them.
+    pub(super) fn simple(&self, sql: &str) -> Result<Vec<SimpleQueryRow>> {
+        Ok(rows_of(self.wait(self.client()?.simple_query(sql))?))
+    }
+
+    /// Runs a statement, which is prepared once, with the types of its first values.
+    fn run<T>(
+        &self,
+        sql: &str,
+        values: &[&dyn ToSqlValue],
+        work: impl AsyncFnOnce(&Client, &Statement, &[&(dyn ToSql + Sync)]) -> Result<T, Error>,
+    ) -> Result<T> {
+        let client = self.client()?;
+        let values: Vec<_> = values.iter().map(|value| value.to_sql_value()).collect();
+        let known = self.statements.borrow().get(sql).cloned();
         let statement = match known {
             Some(statement) => statement,
             None => {
-                let (text, types) = (numbered(sql), types_of(values));
-                let statement = self.wait(open.connection.client.prepare_typed(&text, &types))?;
-                open.statements.borrow_mut().insert(sql.to_owned(), statement.clone());
+                let (text, types) = (numbered(sql), types_of(&values));
+                let statement = self.wait(client.prepare_typed(&text, &types))?;
+                self.statements.borrow_mut().insert(sql.to_owned(), statement.clone());
                 statement
             }
         };
@@ -137,13 +133,16 @@ impl PostgresSession {
             let why = format!("{given} values were given to a statement with {expected}");
             return Err(Unavailable(why.into()).into());
         }
-        Ok(statement)
+        self.wait(work(&client, &statement, &values_of(&values)))
     }
 }
 
-fn lost() -> StoreError {
-    let why = Reason::new(Cause::Unreachable, "the connection to the database was lost");
-    StoreError::Disconnected(Unavailable(why))
+impl Drop for PostgresSession {
+    fn drop(&mut self) {
+        if let Some(open) = self.connection.take() {
+            self.runtime.block_on(open.close());
+        }
+    }
 }
 
 impl Engine for PostgresSession {
@@ -152,11 +151,9 @@ impl Engine for PostgresSession {
     }
 
     fn execute(&self, sql: &str, values: &[&dyn ToSqlValue]) -> Result<usize> {
-        let values: Vec<_> = values.iter().map(|value| value.to_sql_value()).collect();
-        let statement = self.prepared(sql, &values)?;
-        let open = self.connection.borrow();
-        let client = &open.as_ref().ok_or_else(lost)?.connection.client;
-        let changed = self.wait(client.execute(&statement, &values_of(&values)))?;
+        let changed = self.run(sql, values, async |client, statement, values| {
+            client.execute(statement, values).await
+        })?;
         if changed > 0 {
             self.has_written.set(true);
         }
@@ -169,12 +166,9 @@ impl Engine for PostgresSession {
         values: &[&dyn ToSqlValue],
         read: &mut dyn FnMut(&Row<'_>) -> Result<ControlFlow<()>>,
     ) -> Result<()> {
-        let values: Vec<_> = values.iter().map(|value| value.to_sql_value()).collect();
-        let statement = self.prepared(sql, &values)?;
-        let open = self.connection.borrow();
-        let client = &open.as_ref().ok_or_else(lost)?.connection.client;
-        let rows = self.wait(client.query(&statement, &values_of(&values)))?;
-        drop(open);
+        let rows = self.run(sql, values, async |client, statement, values| {
+            client.query(statement, values).await
+        })?;
         let reads = ["SELECT", "WITH"].iter().any(|word| sql.trim_start().starts_with(word));
         if !reads && !rows.is_empty() {
             self.has_written.set(true);

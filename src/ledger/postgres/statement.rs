@@ -79,10 +79,8 @@ impl<'a> FromSql<'a> for Sent<'a> {
     }
 
     fn accepts(kind: &Type) -> bool {
-        matches!(
-            *kind,
-            Type::INT8 | Type::INT4 | Type::BOOL | Type::BYTEA | Type::TEXT | Type::VARCHAR
-        )
+        let known = [Type::INT8, Type::INT4, Type::BOOL, Type::BYTEA, Type::TEXT, Type::VARCHAR];
+        known.contains(kind)
     }
 }
 

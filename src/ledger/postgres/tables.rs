@@ -3,13 +3,10 @@
 use std::time::Duration;
 
 use super::session::PostgresSession;
-use crate::ledger::engine::Sql;
+use crate::ledger::engine::{Engine, Sql, StoreError};
 use crate::ledger::name::new_name;
 use crate::ledger::schema::{MIGRATIONS, SqlDialect, newest_version};
 use crate::ledger::{Cause, Reason};
-
-/// How often a migration is tried again, because another server makes the same one.
-const ATTEMPTS: usize = 5;
 
 /// The tables that a file does not have.
 const OWN_TABLES: &str = "
@@ -65,29 +62,36 @@ const OWN_TABLES: &str = "
     ) {strict};
 ";
 
-/// Makes or migrates the tables, or explains why they cannot be used.
-pub(super) fn prepare(session: &PostgresSession, may_migrate: bool) -> Result<(), Reason> {
-    let mut failure = Reason::from("the tables could not be migrated");
-    for _ in 0..ATTEMPTS {
-        let (schema, floor) = versions(session)?.unwrap_or_default();
-        check_floor(floor)?;
-        if schema >= newest_version() {
-            return Ok(());
-        }
-        if !may_migrate {
-            let why =
-                "its tables are missing or older than this tollgate: run `tollgate store migrate`";
-            return Err(why.into());
-        }
-        let made = session.simple(&migration(schema));
-        if let Err(fault) = made {
-            if !session.is_lost.get() {
-                session.simple("ROLLBACK")?;
-            }
-            failure = fault.into();
-        }
+/// Makes or migrates the tables, or explains why they cannot be used. Servers that start together wait for
+/// the one that migrates.
+pub(super) fn prepare(session: &PostgresSession) -> Result<(), Reason> {
+    session.simple("BEGIN; SELECT pg_advisory_xact_lock(7521)")?;
+    session.end(migrate(session))
+}
+
+fn migrate(session: &PostgresSession) -> Result<(), Reason> {
+    let newest = newest_version();
+    let (schema, floor) = versions(session)?;
+    check_floor(floor)?;
+    if schema >= newest {
+        return Ok(());
     }
-    Err(failure)
+    if !session.target.may_migrate {
+        let why =
+            "its tables are missing or older than this tollgate: run `tollgate store migrate`";
+        return Err(why.into());
+    }
+    let known = usize::try_from(schema).unwrap_or_default();
+    let mut steps = MIGRATIONS[known.min(MIGRATIONS.len())..].concat();
+    let note = if schema == 0 {
+        steps.push_str(OWN_TABLES);
+        let name = new_name(Duration::ZERO);
+        format!("INSERT INTO ledger VALUES (1, 1, '', {newest}, 1, '{name}', '', 0, 0)")
+    } else {
+        format!("UPDATE ledger SET schema = {newest}")
+    };
+    session.simple(&format!("{}; {note}", SqlDialect::Postgres.fill_in(&steps)))?;
+    Ok(())
 }
 
 /// Refuses a ledger that needs a newer program.
@@ -99,31 +103,14 @@ pub(super) fn check_floor(floor: i64) -> Result<(), Reason> {
     Ok(())
 }
 
-/// Returns the transaction that migrates a ledger from this version on; 0 is none. It fails if another
-/// server has made it meanwhile.
-fn migration(schema: i64) -> String {
-    let newest = newest_version();
-    let known = usize::try_from(schema).unwrap_or_default();
-    let mut steps = MIGRATIONS[known.min(MIGRATIONS.len())..].concat();
-    let note = if schema == 0 {
-        steps.push_str(OWN_TABLES);
-        let name = new_name(Duration::ZERO);
-        format!("INSERT INTO ledger VALUES (1, 1, '', {newest}, 1, '{name}', '', 0, 0)")
-    } else {
-        format!(
-            "UPDATE ledger SET schema = {newest} / (CASE schema WHEN {schema} THEN 1 ELSE 0 END)"
-        )
-    };
-    let steps = SqlDialect::Postgres.fill_in(&steps);
-    format!("BEGIN; SELECT pg_advisory_xact_lock(7521); {steps}; {note}; COMMIT")
+/// Returns the version of the tables and the least one that programs must know; 0 without tables.
+fn versions(db: &dyn Engine) -> Result<(i64, i64), Reason> {
+    if !has_tables(db)? {
+        return Ok((0, 0));
+    }
+    Ok(db.one("SELECT schema, floor FROM ledger", (), |row| Ok((row.get(0)?, row.get(1)?)))?)
 }
 
-/// Returns the version of the tables and the least one that programs must know.
-fn versions(session: &PostgresSession) -> Result<Option<(i64, i64)>, Reason> {
-    let find = "SELECT to_regclass('ledger') IS NOT NULL";
-    if !session.one(find, (), |row| row.get::<bool>(0))? {
-        return Ok(None);
-    }
-    let find = "SELECT schema, floor FROM ledger";
-    Ok(session.first(find, (), |row| Ok((row.get(0)?, row.get(1)?)))?)
+pub(super) fn has_tables(db: &dyn Engine) -> Result<bool, StoreError> {
+    db.one("SELECT to_regclass('ledger') IS NOT NULL", (), |row| row.get(0))
 }

@@ -24,13 +24,11 @@ const DEADLINES: Deadlines =
     Deadlines { held: Duration::from_secs(120), sent: Duration::from_secs(300) };
 const DEFAULT_PORT: u16 = 5432;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
-/// Less than a lane waits for an answer.
+/// Less than an answer may take.
 const TCP_USER_TIMEOUT: Duration = Duration::from_secs(4);
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(5);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(1);
 const KEEPALIVE_RETRIES: u32 = 4;
-/// A table is counted, or the rows of a whole ledger are committed.
-const COPY_PATIENCE: Duration = Duration::from_secs(120);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InstanceKind {
@@ -66,7 +64,7 @@ pub struct PostgresTarget {
     /// The name of this instance in logs and reports.
     pub instance_name: String,
     /// The least time that connections and answers may take.
-    pub(super) min_patience: Duration,
+    pub(in crate::ledger) min_patience: Duration,
 }
 
 impl PostgresTarget {
@@ -77,7 +75,7 @@ impl PostgresTarget {
     /// Returns what was expected, without any part of the address.
     pub fn parse(address: &str, money: MoneyKind, kind: InstanceKind) -> Result<Self, String> {
         let (address, ssl_mode) = take_ssl_mode(address)?;
-        let mut config: Config = address.parse().map_err(|_| unusable(&address))?;
+        let mut config: Config = address.parse().map_err(|_| EXPECTED)?;
         if config.get_hosts().is_empty() || config.get_dbname().is_none_or(str::is_empty) {
             return Err(EXPECTED.to_owned());
         }
@@ -131,13 +129,6 @@ impl PostgresTarget {
         self
     }
 
-    /// Lets answers take as long as those to statements of a copy.
-    #[must_use]
-    pub(in crate::ledger) fn for_copy(mut self) -> Self {
-        self.min_patience = self.min_patience.max(COPY_PATIENCE);
-        self
-    }
-
     /// Names this instance, also in the database's list of connections.
     #[must_use]
     pub fn with_instance_name(mut self, name: String) -> Self {
@@ -147,7 +138,8 @@ impl PostgresTarget {
     }
 }
 
-/// Splits off `sslmode`, whose values the client knows only in part.
+/// Splits off `sslmode`, whose values the client knows only in part. Reports a faulty parameter by its
+/// name, which is behind the password.
 fn take_ssl_mode(address: &str) -> Result<(String, Option<String>), String> {
     let schemes = ["postgres://", "postgresql://"];
     let rest = schemes.iter().find_map(|scheme| address.strip_prefix(scheme)).ok_or(EXPECTED)?;
@@ -155,31 +147,28 @@ fn take_ssl_mode(address: &str) -> Result<(String, Option<String>), String> {
     if rest.rsplit_once('@').is_some_and(|(login, _)| login.contains(['@', '/', '?'])) {
         return Err(EXPECTED.to_owned());
     }
-    let Some((base, query)) = address.split_once('?') else {
-        return Ok((address.to_owned(), None));
-    };
-    let mut kept = form_urlencoded::Serializer::new(String::new());
-    let mut ssl_mode = None;
+    let (base, query) = address.split_once('?').unwrap_or((address, ""));
+    base.parse::<Config>().map_err(|_| EXPECTED)?;
+    let (mut kept, mut ssl_mode) = (Vec::new(), None);
     // The client reads escapes only, and takes a plus as it is.
-    let query = query.replace('+', "%2B");
-    for (name, value) in form_urlencoded::parse(query.as_bytes()) {
+    for (name, value) in form_urlencoded::parse(query.replace('+', "%2B").as_bytes()) {
         match &*name {
             "sslmode" => ssl_mode = Some(value.into_owned()),
             "sslrootcert" => return Err(CA_ELSEWHERE.to_owned()),
-            _ => drop(kept.append_pair(&name, &value)),
+            _ => {
+                let mut one = form_urlencoded::Serializer::new(String::new());
+                let one = one.append_pair(&name, &value).finish().replace('+', "%20");
+                if format!("postgres:///?{one}").parse::<Config>().is_err() {
+                    return Err(refused_parameter(&name));
+                }
+                kept.push(one);
+            }
         }
     }
-    Ok((format!("{base}?{}", kept.finish().replace('+', "%20")), ssl_mode))
+    Ok((format!("{base}?{}", kept.join("&")), ssl_mode))
 }
 
-/// Returns what is expected instead of an address that the client refuses. It names a parameter, which is
-/// behind the password.
-fn unusable(address: &str) -> String {
-    let Some((base, query)) = address.split_once('?') else { return EXPECTED.to_owned() };
-    let is_usable = |address: &str| address.parse::<Config>().is_ok();
-    let refused = query.split('&').find(|one| !is_usable(&format!("{base}?{one}")));
-    let (Some(refused), true) = (refused, is_usable(base)) else { return EXPECTED.to_owned() };
-    let name = refused.split('=').next().unwrap_or_default();
+fn refused_parameter(name: &str) -> String {
     let is_name = name.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_');
     if is_name && (1..=MAX_PARAMETER_NAME).contains(&name.len()) {
         return format!(
@@ -202,20 +191,17 @@ fn is_local(host: &Host) -> bool {
 impl fmt::Display for PostgresTarget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let ports = self.config.get_ports();
-        let port = |at: usize| ports.get(at).or(ports.first()).copied().unwrap_or(DEFAULT_PORT);
         f.write_str("postgres://")?;
         for (at, host) in self.config.get_hosts().iter().enumerate() {
-            if at > 0 {
-                f.write_str(",")?;
-            }
+            f.write_str(if at > 0 { "," } else { "" })?;
             match host {
                 Host::Tcp(name) if name.contains(':') => write!(f, "[{name}]")?,
                 Host::Tcp(name) => f.write_str(name)?,
                 Host::Unix(folder) => write!(f, "{}", folder.display())?,
             }
-            if port(at) != DEFAULT_PORT {
-                write!(f, ":{}", port(at))?;
-            }
+            let port = ports.get(at).or(ports.first());
+            port.filter(|port| **port != DEFAULT_PORT)
+                .map_or(Ok(()), |port| write!(f, ":{port}"))?;
         }
         write!(f, "/{}", self.config.get_dbname().unwrap_or_default())
     }

@@ -1,6 +1,5 @@
 //! SQLite as the ledger's engine.
 
-use std::borrow::Borrow;
 use std::ops::ControlFlow;
 
 use rusqlite::types::{ToSqlOutput, ValueRef};
@@ -12,14 +11,13 @@ use crate::ledger::engine::{
 use crate::ledger::schema::SqlDialect;
 use crate::ledger::{Cause, Reason, Unavailable};
 
-/// A connection, or what owns one.
-impl<C: Borrow<Connection>> Engine for C {
+impl Engine for Connection {
     fn dialect(&self) -> SqlDialect {
         SqlDialect::Sqlite
     }
 
     fn execute(&self, sql: &str, values: &[&dyn ToSqlValue]) -> Result<usize> {
-        let mut statement = self.borrow().prepare_cached(sql)?;
+        let mut statement = self.prepare_cached(sql)?;
         bind(&mut statement, values)?;
         Ok(statement.raw_execute()?)
     }
@@ -30,7 +28,7 @@ impl<C: Borrow<Connection>> Engine for C {
         values: &[&dyn ToSqlValue],
         read: &mut dyn FnMut(&Row<'_>) -> Result<ControlFlow<()>>,
     ) -> Result<()> {
-        let mut statement = self.borrow().prepare_cached(sql)?;
+        let mut statement = self.prepare_cached(sql)?;
         bind(&mut statement, values)?;
         let mut rows = statement.raw_query();
         while let Some(row) = rows.next()? {

@@ -1,7 +1,6 @@
 //! The ledger's file, as its writer has it.
 
 use std::any::Any;
-use std::borrow::Borrow;
 use std::cell::{Cell, RefCell};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -18,7 +17,7 @@ use super::file::{self, FileId, Purpose};
 use super::identity::{self, LedgerIdentity, Nonce};
 use super::lock::Lock;
 use crate::clock;
-use crate::ledger::engine::{Begun, Result, Sql, StoreError, WriterEngine};
+use crate::ledger::engine::{Begun, Engine, Result, Sql, StoreError, WriterEngine};
 use crate::ledger::writer::CommandGate;
 use crate::ledger::{Clock, Reason, Unavailable};
 
@@ -132,13 +131,11 @@ impl LedgerFile {
     }
 }
 
-impl Borrow<Connection> for LedgerFile {
-    fn borrow(&self) -> &Connection {
+impl WriterEngine for LedgerFile {
+    fn statements(&self) -> &(dyn Engine + 'static) {
         &self.connection
     }
-}
 
-impl WriterEngine for LedgerFile {
     fn chooses_durability(&self) -> bool {
         self.mode != OpenMode::Memory
     }
@@ -146,8 +143,8 @@ impl WriterEngine for LedgerFile {
     fn begin(&self, is_synced: bool) -> Result<Begun> {
         self.set_synchronous(is_synced)?;
         let begin = if self.mode == OpenMode::Read { "BEGIN" } else { "BEGIN IMMEDIATE" };
-        self.run(begin, ())?;
-        let version = self.one("PRAGMA data_version", (), |row| row.get(0))?;
+        self.connection.run(begin, ())?;
+        let version = self.connection.one("PRAGMA data_version", (), |row| row.get(0))?;
         let has_changed = self.data_version.replace(version) != version;
         let now = (self.clock)();
         Ok(Begun {
@@ -160,7 +157,7 @@ impl WriterEngine for LedgerFile {
     }
 
     fn commit(&self, latest_number: Option<i64>) -> Result<bool> {
-        self.run("COMMIT", ())?;
+        self.connection.run("COMMIT", ())?;
         if let (Some(latest), Some(lock)) = (latest_number, &mut *self.lock.borrow_mut())
             && let Err(error) = lock.write_latest(latest)
         {
@@ -173,7 +170,9 @@ impl WriterEngine for LedgerFile {
 
     fn roll_back(&self) -> Result<()> {
         if !self.connection().is_autocommit() {
-            self.run("ROLLBACK", ()).map_err(|fault| StoreError::Permanent(fault.unavailable()))?;
+            self.connection
+                .run("ROLLBACK", ())
+                .map_err(|fault| StoreError::Permanent(fault.unavailable()))?;
         }
         Ok(())
     }

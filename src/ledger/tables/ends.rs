@@ -10,6 +10,7 @@ use super::{outbox, slots};
 use crate::ledger::engine::{Result, Row, Sql, SqlParams};
 use crate::ledger::rules::Credit;
 use crate::ledger::schema::IS_RUNNING;
+use crate::ledger::shared::SharedLedger;
 use crate::ledger::{Deadlines, PurchaseState, Settlement};
 
 /// The columns of a purchase that is to be ended.
@@ -31,7 +32,7 @@ impl Ledger {
     /// Ends what other servers have left, once a second. Their late outcomes are still recorded.
     pub(super) fn end_overdue(&self) -> Result<()> {
         let now = self.now();
-        let Some(deadlines) = self.db.deadlines() else { return Ok(()) };
+        let Some(deadlines) = self.db.shared().map(SharedLedger::deadlines) else { return Ok(()) };
         if now < self.next_sweep.get() {
             return Ok(());
         }
@@ -63,7 +64,7 @@ impl Ledger {
 
     /// Returns when others may end a purchase that comes into this state now.
     pub(super) fn deadline(&self, state: PurchaseState) -> Option<i64> {
-        let Deadlines { held, sent } = self.db.deadlines()?;
+        let Deadlines { held, sent } = self.db.shared()?.deadlines();
         let most = if state == PurchaseState::Held { held } else { sent };
         Some(nanos(self.now().saturating_add(most)))
     }

@@ -91,7 +91,7 @@ impl Store {
     /// claimed. The server that accepts a job polls it from the start.
     pub async fn claim_jobs(&self) -> Result<Vec<Job>, Unavailable> {
         let claim = |ledger: &Ledger| {
-            let (me, now) = (ledger.db.server(), nanos(ledger.now()));
+            let (me, now) = (ledger.server(), nanos(ledger.now()));
             let claim = "UPDATE jobs SET poller = ?1, polled_until = ?2 WHERE state = 'open'
                 AND (poller = ?1 OR coalesce(polled_until, 0) < ?3)";
             ledger.db.run(claim, params![me, claimed_until(ledger), now])?;
@@ -187,7 +187,7 @@ pub(super) fn insert(ledger: &Ledger, job: &Job) -> Result<()> {
     let insert = "INSERT INTO jobs
         (request_id, owner, key, model, price_micros, at, purchase, prompt, poller, polled_until)
         VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (request_id) DO NOTHING";
-    let poller = ledger.db.server();
+    let poller = ledger.server();
     let values = params![
         job.request_id,
         job.owner,

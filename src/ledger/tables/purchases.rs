@@ -16,6 +16,7 @@ use crate::contract::money::Usd;
 use crate::ledger::engine::{Result, Sql, params};
 use crate::ledger::model::SYNC_THRESHOLD;
 use crate::ledger::rules::{self, ScopeBudget, Today};
+use crate::ledger::shared::SharedLedger;
 use crate::ledger::writer::Durability;
 use crate::ledger::{
     AccountStatus, BudgetScope, CreditWatermark, DedupeKey, Held, PeriodSpend, Precondition,
@@ -77,24 +78,28 @@ impl Store {
         let durability = if is_expensive { Durability::Synced } else { Durability::Buffered };
         self.check_capacity()?;
         // Nothing of it is copied but numbers and references.
-        let (reservation, began, id) =
-            (reservation.clone(), (self.inner.since_boot)(), reservation.id);
+        let (reservation, until, id) = (reservation.clone(), self.latest_send(), reservation.id);
         let reserve = move |ledger: &Ledger| ledger.reserve(&reservation, send);
         let held = self.perform(durability, reserve).await?;
         if matches!(held, Ok(_) | Err(ReserveError::InsufficientCredit)) {
             self.inner.credit_used.store(true, Ordering::Relaxed);
         }
         if held.as_ref().is_ok_and(|held| held.is_sent) {
-            self.note_sent(id, began);
+            self.note_sent(id, until);
         }
         held
     }
 
-    /// Notes until when a purchase that was recorded as sent may be sent: half of its time is left for the
-    /// way to the gateway. `began` is when that was asked.
-    fn note_sent(&self, id: PurchaseId, began: Duration) {
-        if let Some(shared) = &self.inner.shared {
-            lock(&self.inner.sends).insert(id, began.saturating_add(shared.deadlines.sent / 2));
+    /// Returns until when a purchase that is recorded as sent from now on may be sent: half of its time is
+    /// left for the way to the gateway.
+    fn latest_send(&self) -> Option<Duration> {
+        let shared = self.inner.shared.as_ref()?;
+        Some((self.inner.since_boot)().saturating_add(shared.deadlines().sent / 2))
+    }
+
+    fn note_sent(&self, id: PurchaseId, until: Option<Duration>) {
+        if let Some(until) = until {
+            lock(&self.inner.sends).insert(id, until);
         }
     }
 
@@ -175,9 +180,9 @@ impl Store {
                 _ => Ok(()),
             }
         };
-        let began = (self.inner.since_boot)();
+        let until = self.latest_send();
         self.run(StoreOp::MarkSent(id), Durability::OfPurchase(id), mark).await?;
-        self.note_sent(id, began);
+        self.note_sent(id, until);
         Ok(())
     }
 
@@ -297,7 +302,7 @@ impl Ledger {
     /// Returns whether the ledger still has what a purchase relies on. One in a file loses nothing while it
     /// is open.
     fn meets(&self, Precondition { name, earlier }: &Precondition) -> Result<bool> {
-        let Some(present) = self.db.name() else { return Ok(true) };
+        let Some(present) = self.db.shared().map(SharedLedger::name) else { return Ok(true) };
         if name.as_ref().is_some_and(|name| *name != present) {
             return Ok(false);
         }

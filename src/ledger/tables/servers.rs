@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::column::nanos;
 use super::ledger::Ledger;
 use crate::ledger::engine::{Engine, Result, Sql, params};
+use crate::ledger::shared::SharedLedger;
 use crate::ledger::writer::Durability;
 use crate::ledger::{Digest, InstanceCounts, Store};
 
@@ -33,7 +34,7 @@ impl Store {
     /// Notes, for operators, by which budgets and limits this server sells.
     pub fn note_rules(&self, rules: Digest) {
         self.notify("note_rules", Durability::Buffered, move |ledger| {
-            let Some(server) = ledger.db.server() else { return Ok(()) };
+            let Some(server) = ledger.server() else { return Ok(()) };
             let note = "UPDATE servers SET rules = ? WHERE number = ?";
             ledger.db.run(note, params![rules, server]).map(drop)
         });
@@ -41,15 +42,20 @@ impl Store {
 }
 
 impl Ledger {
+    /// Returns the number of this process in a ledger that servers share.
+    pub(super) fn server(&self) -> Option<i64> {
+        self.db.shared().map(SharedLedger::server)
+    }
+
     pub(super) fn note_secret(&self, secret: Digest) -> Result<()> {
-        let Some(server) = self.db.server() else { return Ok(()) };
+        let Some(server) = self.server() else { return Ok(()) };
         let note = "UPDATE servers SET secret = ? WHERE number = ?";
         self.db.run(note, params![secret, server]).map(drop)
     }
 
     /// Returns whether another server that is alive hashes tokens with another secret.
     pub(super) fn is_other_secret_in_use(&self, secret: Digest) -> Result<bool> {
-        let Some(server) = self.db.server() else { return Ok(false) };
+        let Some(server) = self.server() else { return Ok(false) };
         let others = "SELECT 1 FROM servers WHERE kind = 'server' AND number <> ? AND secret <> ?
             AND ended IS NULL AND seen > ?";
         let values = params![server, secret, nanos(self.now().saturating_sub(ALIVE))];

@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use super::column::{self, nanos};
 use super::ledger::Ledger;
-use crate::ledger::engine::{Result, Row, Sql, params};
+use crate::ledger::engine::{Engine, Result, Row, Sql, params};
 use crate::ledger::model::SLOT_RETENTION;
+use crate::ledger::shared::SharedLedger;
 use crate::ledger::writer::Durability;
 use crate::ledger::{
     AccountLimit, SlotAnswer, SlotId, SlotLimit, SlotRate, Store, StoreOp, Unavailable, WantedSlot,
@@ -46,7 +47,9 @@ impl Store {
 
     /// Has no server send for a while.
     pub fn block_slots(&self, wait: Duration) {
-        self.notify("block_slots", Durability::Buffered, move |ledger| block(ledger, wait));
+        self.notify("block_slots", Durability::Buffered, move |ledger| {
+            block(&*ledger.db, ledger.now(), wait)
+        });
     }
 
     /// Records, without waiting, the reply or failure. The slot is free one period later.
@@ -75,7 +78,8 @@ impl Store {
     }
 
     pub async fn recorded_rate_limit(&self) -> Result<Option<AccountLimit>, Unavailable> {
-        self.execute("recorded_rate_limit", Durability::Buffered, read_rate_limit).await
+        let read = |ledger: &Ledger| read_rate_limit(&*ledger.db);
+        self.execute("recorded_rate_limit", Durability::Buffered, read).await
     }
 
     /// Returns how long ago the replies of the last `within` arrived, in the order of the
@@ -110,7 +114,7 @@ pub(super) fn free(ledger: &Ledger, limit: SlotLimit) -> Result<Free> {
     if !ledger.db.dialect().is_shared() {
         return Ok(Free { is_free: true, next_free_in: None, reported: None });
     }
-    let (now, reported) = (ledger.now(), read_rate_limit(ledger)?);
+    let (now, reported) = (ledger.now(), read_rate_limit(&*ledger.db)?);
     let known = limit.fixed.or(reported.map(|reported| SlotRate {
         requests: reported.requests,
         period: Duration::from_secs(reported.window_seconds),
@@ -136,22 +140,32 @@ pub(super) fn free(ledger: &Ledger, limit: SlotLimit) -> Result<Free> {
 }
 
 /// Has no server take a slot for a while.
-fn block(ledger: &Ledger, wait: Duration) -> Result<()> {
-    if !ledger.db.dialect().is_shared() {
+fn block(db: &dyn Engine, now: Duration, wait: Duration) -> Result<()> {
+    if !db.dialect().is_shared() {
         return Ok(());
     }
-    let until = nanos(ledger.now().saturating_add(wait.min(SLOT_RETENTION)));
-    ledger.db.run("UPDATE ledger SET blocked_until = ?1 WHERE blocked_until < ?1", [until])?;
+    let until = nanos(now.saturating_add(wait.min(SLOT_RETENTION)));
+    db.run("UPDATE ledger SET blocked_until = ?1 WHERE blocked_until < ?1", [until])?;
     Ok(())
 }
 
 impl Ledger {
     /// The ledger's clock was set ahead, so replies look older than they are.
     pub(super) fn block_for_a_period(&self) -> Result<()> {
-        let reported = read_rate_limit(self)?;
-        let reported = reported.map(|limit| Duration::from_secs(limit.window_seconds));
-        block(self, reported.unwrap_or(DEFAULT_PERIOD).max(self.db.least_period()))
+        let fixed = self.db.shared().and_then(SharedLedger::rate_period);
+        block_for_period(&*self.db, self.now(), fixed)
     }
+}
+
+/// Has no server take a slot for one period, because slots are missing, or look older than they are.
+/// `fixed` is the period that settings fix.
+pub(in crate::ledger) fn block_for_period(
+    db: &dyn Engine,
+    now: Duration,
+    fixed: Option<Duration>,
+) -> Result<()> {
+    let reported = read_rate_limit(db)?.map(|limit| Duration::from_secs(limit.window_seconds));
+    block(db, now, fixed.max(reported).unwrap_or(DEFAULT_PERIOD))
 }
 
 /// Ends slots whose servers are gone: no request takes longer.
@@ -253,8 +267,8 @@ pub(in crate::ledger) fn write_latest_limit(
     Ok(())
 }
 
-pub(in crate::ledger) fn read_rate_limit(ledger: &Ledger) -> Result<Option<AccountLimit>> {
-    ledger.db.first("SELECT requests, seconds FROM rate_limit", (), |row| {
+pub(in crate::ledger) fn read_rate_limit(db: &dyn Engine) -> Result<Option<AccountLimit>> {
+    db.first("SELECT requests, seconds FROM rate_limit", (), |row| {
         Ok(AccountLimit { requests: row.get(0)?, window_seconds: row.get(1)? })
     })
 }

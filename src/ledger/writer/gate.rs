@@ -1,6 +1,6 @@
 //! What callers and the writer's thread share.
 
-use std::sync::atomic::{AtomicBool, AtomicI64};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, OnceLock};
 
 use tokio::sync::Notify;
@@ -22,8 +22,6 @@ pub(in crate::ledger) struct CommandGate {
     pub(in crate::ledger) commits: Histogram,
     /// Found by another thread; the writer has not seen it yet.
     pub(in crate::ledger) fault: Arc<Mutex<Option<StoreError>>>,
-    /// The number of this process in a ledger that servers share.
-    pub(in crate::ledger) server: Arc<AtomicI64>,
     /// Why the database is not reached; `None` while it is.
     outage: Arc<Mutex<Option<Reason>>>,
 }
@@ -38,7 +36,6 @@ impl Default for CommandGate {
             ends: Arc::default(),
             commits: Histogram::of_commits(),
             fault: Arc::default(),
-            server: Arc::default(),
             outage: Arc::default(),
         }
     }

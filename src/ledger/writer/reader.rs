@@ -112,7 +112,7 @@ impl ReportSource for PostgresSession {
         _: Box<dyn FnMut() -> bool + Send>,
         query: &mut dyn FnMut(&dyn Engine) -> Result<()>,
     ) -> Result<()> {
-        match self.report(query) {
+        match self.report(&mut *query) {
             Err(StoreError::Disconnected(_)) => self.report(query),
             done => done,
         }

@@ -184,7 +184,7 @@ fn retried_limit_command_keeps_newer_limit() {
     writer.process(vec![record()]);
     // A fault had undone it.
     writer.process(vec![older]);
-    assert_eq!(slots::read_rate_limit(&writer.ledger).ok().flatten(), Some(limit(5)));
+    assert_eq!(slots::read_rate_limit(&*writer.ledger.db).ok().flatten(), Some(limit(5)));
 }
 
 /// These counts keep what was won: each page is 4 KiB to write, and each transaction a round trip.

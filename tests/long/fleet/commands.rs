@@ -101,7 +101,7 @@ fn faults_of_the_shared_ledger_are_explained_without_the_password() {
     let remote = [&LIVE[..], &[("DATABASE_URL", "postgres://db/t?sslmode=disable")]].concat();
     let plain = run(folder.path(), &["check"], &remote);
     assert_eq!(plain.code, Some(2), "{plain:?}");
-    assert!(plain.stderr.contains("store.url: expected no sslmode=disable"), "{plain:?}");
+    assert!(plain.stderr.contains("DATABASE_URL: expected no sslmode=disable"), "{plain:?}");
     fs::write(folder.path().join("ca.pem"), "none").expect("a file");
     let ca = [&LIVE[..], &[("DATABASE_URL", "postgres://db/t"), ("TOLLGATE_STORE__CA", "ca.pem")]];
     let ca = run(folder.path(), &["check"], &ca.concat());

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tollgate::ledger::{AccountStatus, BudgetScope};
+use tollgate::ledger::{AccountStatus, BudgetScope, Deadlines, Settlement};
 
 use super::{ann, hasty, state};
 use crate::fixture::*;
@@ -36,6 +36,30 @@ async fn purchases_of_a_server_that_is_gone_end_after_their_deadlines() {
     assert_eq!(fixture.of("marked-ann").await.day, times(2));
     assert_eq!(fixture.replayed(&ann("sent")).await, Some(reply("late")));
     bounded(fixture.store.reserve(&ann("held"))).await.expect("its key is free");
+}
+
+#[tokio::test]
+async fn changed_deadlines_apply_to_later_purchases_if_they_are_longer() {
+    let fixture = Fixture::on_postgres().await;
+    let store = hasty(&fixture).await;
+    for (held, sent) in [(30 * SECOND, 60 * SECOND), (SECOND, SECOND)] {
+        store.set_deadlines(Deadlines { held, sent }, None);
+        let (holds, sends) = (ann("holds"), ann("sends"));
+        for purchase in [&holds, &sends] {
+            bounded(store.reserve(purchase)).await.expect("held");
+        }
+        bounded(store.mark_sent(sends.id, AccountStatus::Confirmed)).await.expect("marked");
+        for (time, states) in [(30, ("held", "sent")), (1, ("released", "sent"))] {
+            fixture.pass(time * SECOND);
+            fixture.total().await;
+            let found = (state(&fixture, &holds), state(&fixture, &sends));
+            assert_eq!((&*found.0, &*found.1), states, "{held:?} after {time}");
+        }
+        fixture.pass(30 * SECOND);
+        fixture.total().await;
+        assert_eq!(state(&fixture, &sends), "unknown");
+        bounded(store.settle(sends.id, Settlement::Released)).await.expect("settled");
+    }
 }
 
 /// Others may end it at any moment, so nothing is sent for it.

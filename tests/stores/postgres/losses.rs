@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tollgate::contract::money::Usd;
-use tollgate::ledger::{BudgetScope, Precondition, Reservation, ReserveError, Settlement, Store};
+use tollgate::ledger::{
+    AccountLimit, BudgetScope, Precondition, Reservation, ReserveError, Settlement, Store,
+};
 
 use super::wire::Course;
 use super::{DISCONNECT, ann, behind_a_wire};
@@ -176,6 +178,30 @@ async fn ledger_that_cannot_be_renamed_sells_nothing_until_it_can() {
     assert_eq!(fixture.store.name(), old);
     fixture.database().sql("DROP TRIGGER refuse ON ledger");
     refuses(&fixture.store, &old).await;
+}
+
+/// Slots may be missing, and the longest known period is over when they would be free.
+#[tokio::test]
+async fn rename_blocks_slots_for_the_configured_or_reported_period() {
+    for (fixed, reported, blocked) in
+        [(Some(10), None, 10), (Some(10), Some(30), 30), (None, Some(30), 30), (None, None, 60)]
+    {
+        let fixture = Fixture::on_postgres().await;
+        let mut target = target(&fixture.database().url());
+        target.rate_period = fixed.map(Duration::from_secs);
+        let store = Store::open_database(target, Some(fixture.clock())).await.expect("it opens");
+        if let Some(window_seconds) = reported {
+            store.record_rate_limit(AccountLimit { requests: 5, window_seconds });
+        }
+        let old = store.name();
+        let before = Snapshot::of(&fixture);
+        bounded(store.reserve(&reservation("bob", PRICE))).await.expect("held");
+        before.restore(&fixture);
+        refuses(&store, &old).await;
+        let until = fixture.database().sql("SELECT blocked_until FROM ledger");
+        let expected = fixture.now() + Duration::from_secs(blocked);
+        assert_eq!(until, expected.as_nanos().to_string(), "{fixed:?} {reported:?}");
+    }
 }
 
 /// A replica that takes over has another timeline, and may lack commits.

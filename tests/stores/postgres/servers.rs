@@ -15,7 +15,7 @@ use crate::moment::until;
 
 /// Opens a ledger by the database's own clock.
 async fn open(database: &Database<'_>) -> Store {
-    bounded(Store::open_postgres(target(&database.url()))).await.expect("it opens")
+    bounded(Store::open_database(target(&database.url()), None)).await.expect("it opens")
 }
 
 /// Adds a server that was seen so many seconds ago, and ended then.
@@ -113,7 +113,7 @@ async fn programs_older_than_the_floor_are_refused() {
     database.sql("UPDATE ledger SET floor = 1000");
     bounded(store.reserve(&reservation("ann", PRICE))).await.expect_err("it decides nothing more");
     for refused in [
-        bounded(Store::open_postgres(target.clone())).await.expect_err("refused").to_string(),
+        bounded(Store::open_database(target.clone(), None)).await.expect_err("refused").to_string(),
         bounded(contract(&target)).await.expect_err("refused").to_string(),
     ] {
         assert!(refused.contains("newer tollgate"), "{refused}");
@@ -131,7 +131,7 @@ async fn other_kind_of_money_is_refused() {
     let _store = open(&database).await;
     assert!(!bounded(has_other_money(&play)).await.expect("read"));
     assert!(bounded(has_other_money(&real)).await.expect("read"));
-    let refused = bounded(Store::open_postgres(real)).await.expect_err("refused").to_string();
+    let refused = bounded(Store::open_database(real, None)).await.expect_err("refused").to_string();
     assert!(refused.contains("the other kind of money"), "{refused}");
 }
 
