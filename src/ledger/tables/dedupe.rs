@@ -3,7 +3,7 @@
 use std::ops::ControlFlow;
 use std::time::Duration;
 
-use super::column::{self, nanos};
+use super::column::nanos;
 use super::ledger::Ledger;
 use crate::ledger::engine::{Result, Row, Sql, params};
 use crate::ledger::rules;
@@ -97,8 +97,8 @@ impl Ledger {
         // One that is running decides; else the one that ended last.
         let values = params![duplicate.fingerprint, nanos(since), nanos(until)];
         self.db.query_while(LIKE, values, |row| {
-            let (number, id) = (row.get::<i64>(0)?, column::id(row, 1)?);
-            let (state, ended) = (column::state(row, 2)?, column::moment_or_none(row, 3)?);
+            let (number, id) = (row.get::<i64>(0)?, row.get(1)?);
+            let (state, ended) = (row.get(2)?, row.get(3)?);
             let is_separate = duplicate.separate_from.contains(&id);
             match ended {
                 None if !is_separate => {
@@ -135,14 +135,14 @@ struct FoundPurchase {
 
 impl FoundPurchase {
     fn read(row: &Row<'_>, now: Duration) -> Result<Self> {
-        let state = column::state(row, 2)?;
-        let keep_until = column::moment_or_none(row, 4)?;
+        let state = row.get(2)?;
+        let keep_until = row.get(4)?;
         let is_expired = rules::is_key_expired(state, keep_until, now);
         let is_reply_expired = rules::is_reply_expired(state, keep_until, now);
         let purchase = ExistingPurchase {
-            id: column::id(row, 1)?,
+            id: row.get(1)?,
             state,
-            cost: column::money(row, 3)?,
+            cost: row.get(3)?,
             reply: if is_reply_expired { EarlierReply::NotKept } else { reply(row)? },
         };
         Ok(Self { number: row.get(0)?, purchase, is_expired })

@@ -3,18 +3,14 @@
 mod audit_log;
 mod budget_requests;
 mod column;
-mod credit;
 mod dedupe;
 mod ends;
 mod groups;
 mod jobs;
 mod ledger;
-mod limits;
 mod members;
-mod moved;
 mod outbox;
 mod purchases;
-mod purge;
 mod replies;
 pub(super) mod reports;
 mod servers;
@@ -25,11 +21,10 @@ mod subjects;
 pub(super) use column::duration;
 #[cfg(feature = "postgres")]
 pub(super) use column::nanos;
-pub(super) use ledger::Ledger;
-pub(super) use members::token_secret_fingerprint;
-pub(super) use moved::ensure_not_moved;
+pub(super) use ledger::{Ledger, ensure_not_moved};
 #[cfg(feature = "postgres")]
-pub(super) use moved::{moved_to, note_moved};
+pub(super) use ledger::{moved_to, note_moved};
+pub(super) use members::token_secret_fingerprint;
 #[cfg(feature = "postgres")]
 pub(super) use servers::ALIVE;
 #[cfg(feature = "postgres")]

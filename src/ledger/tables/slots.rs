@@ -89,7 +89,7 @@ impl Store {
         self.execute("recent_replies", Durability::Buffered, move |ledger| {
             let now = ledger.now();
             let since = params![nanos(now), nanos(now.saturating_sub(within))];
-            let age = |row: &Row<'_>| Ok(now.saturating_sub(column::moment(row, 0)?));
+            let age = |row: &Row<'_>| Ok(now.saturating_sub(row.get(0)?));
             ledger.db.all(replies, since, age)
         })
         .await
@@ -121,7 +121,7 @@ pub(super) fn free(ledger: &Ledger, limit: SlotLimit) -> Result<Free> {
         FROM slots WHERE replied IS NULL OR replied > ?";
     let since = [nanos(now.saturating_sub(lifetime))];
     let (taken, first_reply, blocked_until) = ledger.db.one(busy, since, |row| {
-        let moments = (column::moment_or_none(row, 1)?, column::moment(row, 2)?);
+        let moments = (row.get::<Option<Duration>>(1)?, row.get::<Duration>(2)?);
         Ok((row.get::<u64>(0)?, moments.0, moments.1))
     })?;
     let (is_blocked, is_free) = (now < blocked_until, taken < requests);

@@ -5,9 +5,9 @@
 
 use std::borrow::Cow;
 
-use super::column;
+use super::column::{read, upsert};
 use crate::contract::money::{Period, Usd};
-use crate::ledger::engine::{Engine, Result, Row, Sql, params};
+use crate::ledger::engine::{Engine, Result, Sql, params};
 use crate::ledger::rules::{MAX_AMOUNT, Today, checked_sum};
 use crate::ledger::{BudgetScope, ScopeKind, Unavailable};
 use crate::sync::FastMap;
@@ -144,17 +144,11 @@ impl Counters {
     pub(super) fn save(&mut self, db: &dyn Engine) -> Result<()> {
         for index in self.unsaved.drain(..) {
             let Some(counter) = self.all.get_mut(index) else { continue };
-            // One row a statement: several would need a statement journal.
-            let write = "INSERT INTO spent (scope, unit, period, micros) VALUES (?, ?, ?, ?)
-                ON CONFLICT (scope, unit, period) DO UPDATE SET micros = excluded.micros";
             let Some((unit, period)) = counter.unit.columns() else { continue };
-            let values = params![
-                &*counter.scope,
-                unit,
-                column::signed(period),
-                column::signed(counter.spent.as_micros())
-            ];
-            db.run(write, values)?;
+            // One row a statement: several would need a statement journal.
+            upsert!(db, spent (scope: &*counter.scope, unit: unit, period: period) {
+                micros: counter.spent,
+            })?;
             counter.is_saved = true;
         }
         if self.all.len() > MAX_COUNTERS {
@@ -178,27 +172,22 @@ impl Counters {
             return Ok(index);
         }
         let name = scope.written();
-        let read = |row: &Row<'_>| column::money(row, 0);
         let found = match unit.columns() {
             Some((unit, number)) => {
                 let sql = "SELECT micros FROM spent WHERE scope = ? AND unit = ? AND period = ?";
-                db.first(sql, params![&*name, unit, column::signed(number)], read)?
+                db.first(sql, params![name, unit, number], read)?
             }
             None => {
                 // What was counted in this transaction is not in the table yet.
                 self.save(db)?;
                 let sql = "SELECT CAST(coalesce(sum(micros), 0) AS BIGINT) FROM spent
                     WHERE scope = ? AND unit = 'month'";
-                db.first(sql, [&*name], read)?
+                db.first(sql, [&name], read)?
             }
         };
         let index = self.all.len();
-        self.all.push(Counter {
-            scope: name,
-            unit,
-            spent: found.unwrap_or_default(),
-            is_saved: true,
-        });
+        let spent = found.unwrap_or_default();
+        self.all.push(Counter { scope: name, unit, spent, is_saved: true });
         let of_scope = match self.by_name.get_mut(map_of(scope.kind)) {
             None => &mut self.totals,
             Some(named) => named.entry(scope.name.into()).or_default(),
@@ -211,7 +200,7 @@ impl Counters {
         if let Some(latest) = self.latest_day {
             return Ok(latest);
         }
-        let latest = latest_day_until(db, u64::MAX)?;
+        let latest = latest_day_until(db, i64::MAX.unsigned_abs())?;
         self.latest_day = Some(latest);
         Ok(latest)
     }
@@ -230,6 +219,5 @@ fn map_of(kind: ScopeKind) -> usize {
 pub(super) fn latest_day_until(db: &dyn Engine, last: u64) -> Result<Option<u64>> {
     let latest =
         "SELECT max(period) FROM spent WHERE scope = 'total' AND unit = 'day' AND period <= ?";
-    let day = db.first(latest, [column::signed(last)], |row| row.get(0))?;
-    Ok(day.flatten())
+    db.one(latest, [last], read)
 }
