@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::column::{insert, read, record, select};
+use super::column::{insert, read, record, select, signed};
 use super::ledger::Ledger;
 use crate::contract::money::Usd;
 use crate::ledger::audit_log::{DECLINE, GRANT, RAISE_MEMBER, extra_text};
@@ -56,7 +56,7 @@ impl Store {
     ) -> Result<bool, Unavailable> {
         let answer = move |ledger: &Ledger| {
             let take = "DELETE FROM budget_requests WHERE number = ? RETURNING caller, micros";
-            let asked: Option<(Arc<str>, Usd)> = ledger.db.first(take, [id], read)?;
+            let asked: Option<(Arc<str>, Usd)> = ledger.db.first(take, [signed(id)], read)?;
             let Some((caller, asked)) = asked else { return Ok(false) };
             if let Some(extra) = granted {
                 ledger.add_extra(&caller, extra)?;

@@ -94,6 +94,21 @@ impl<'r> FromSqlValue<'r> for SpendLimit {
     }
 }
 
+/// A name that may be damaged, which must not hide an amount.
+pub(super) struct LossyText(String);
+
+impl<'r> FromSqlValue<'r> for LossyText {
+    fn from_sql(value: SqlValue<'r>) -> Option<Self> {
+        <&[u8]>::from_sql(value).map(|text| Self(String::from_utf8_lossy(text).into_owned()))
+    }
+}
+
+impl From<LossyText> for String {
+    fn from(LossyText(text): LossyText) -> Self {
+        text
+    }
+}
+
 /// The columns of a row from the next one on.
 pub(super) struct Cells<'r> {
     row: &'r Row<'r>,
@@ -139,14 +154,21 @@ pub(super) trait Record: FromRow {
     const COLUMNS: &'static str;
 }
 
-/// Lists the columns of a struct's fields, once for all queries.
+/// Lists the columns of a struct's fields, once for all queries. With `as`, a column is read as
+/// another type first.
 macro_rules! record {
-    ($type:ident { $first:ident: $column:literal $(, $field:ident: $columns:literal)* $(,)? }) => {
+    ($type:ident {
+        $first:ident: $column:literal $(as $kind:ty)?
+        $(, $field:ident: $columns:literal $(as $kinds:ty)?)* $(,)?
+    }) => {
         impl $crate::ledger::tables::column::FromRow for $type {
             fn from_row(
                 cells: &mut $crate::ledger::tables::column::Cells<'_>,
             ) -> $crate::ledger::engine::Result<Self> {
-                Ok(Self { $first: cells.next()? $(, $field: cells.next()?)* })
+                use $crate::ledger::tables::column::cell;
+                Ok(Self {
+                    $first: cell!(cells $(, $kind)?) $(, $field: cell!(cells $(, $kinds)?))*
+                })
             }
         }
 
@@ -156,6 +178,16 @@ macro_rules! record {
     };
 }
 pub(super) use record;
+
+macro_rules! cell {
+    ($cells:ident) => {
+        $cells.next()?
+    };
+    ($cells:ident, $kind:ty) => {
+        $cells.next::<$kind>()?.into()
+    };
+}
+pub(super) use cell;
 
 /// Returns the statement that reads a struct's columns; `rest` follows them.
 pub(super) fn select<T: Record>(rest: &str) -> String {

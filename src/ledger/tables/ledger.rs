@@ -7,7 +7,7 @@ use std::time::Duration;
 use tracing::warn;
 
 use super::column::{insert, read};
-use super::groups::KeptLimits;
+use super::limits::KeptLimits;
 use super::replies::Replies;
 use super::spent::{self, Counters, Scope};
 use crate::clock::{self, Date};

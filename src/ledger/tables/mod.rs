@@ -8,6 +8,7 @@ mod ends;
 mod groups;
 mod jobs;
 mod ledger;
+mod limits;
 mod members;
 mod outbox;
 mod purchases;

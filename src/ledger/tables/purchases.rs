@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::time::timeout;
 use tracing::error;
 
-use super::column::{insert, nanos, read};
+use super::column::{insert, nanos, read, record, select};
 use super::ledger::{Ledger, Purchase};
 use super::spent::Scope;
 use super::{jobs, outbox, slots};
@@ -23,6 +23,17 @@ use crate::ledger::{
     Store, StoreOp, Unavailable, WantedSlot,
 };
 use crate::sync::lock;
+
+record!(Purchase {
+    number: "number",
+    state: "state",
+    price: "price_micros",
+    caller: "caller",
+    group: "group_name",
+    token: "token",
+    today: "day, month",
+});
+record!(Today { day: "day", month: "month" });
 
 /// How often a purchase that another process may end is polled.
 const POLL_INTERVAL: Duration = Duration::from_millis(250);
@@ -450,18 +461,6 @@ impl Ledger {
     }
 
     pub(super) fn purchase(&self, id: PurchaseId) -> Result<Option<Purchase>> {
-        let find = "SELECT number, state, price_micros, caller, group_name, token, day, month
-            FROM purchases WHERE id = ?";
-        self.db.first(find, [id], |row| {
-            Ok(Purchase {
-                number: row.get(0)?,
-                state: row.get(1)?,
-                price: row.get(2)?,
-                caller: row.get(3)?,
-                group: row.get(4)?,
-                token: row.get(5)?,
-                today: Today { day: row.get(6)?, month: row.get(7)? },
-            })
-        })
+        self.db.first(&select::<Purchase>("FROM purchases WHERE id = ?"), [id], read)
     }
 }

@@ -4,11 +4,12 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-use super::column::{insert, nanos, read, record, select, signed};
+use super::column::{LossyText, Record, insert, nanos, read, record, select, signed};
 use super::ledger::Ledger;
-use crate::ledger::engine::{Engine, Result, Row, Sql, ToSqlValue, params};
+use crate::ledger::engine::{Engine, Result, Sql, ToSqlValue, params};
 use crate::ledger::rules::Credit;
 use crate::ledger::schema::SqlDialect;
+use crate::ledger::sqlite::with_suffix;
 use crate::ledger::writer::Durability;
 use crate::ledger::{
     AccountCheck, Budgets, Checkpoint, DedupeKey, Evidence, LedgerTotals, MissingSpend, PurchaseId,
@@ -16,25 +17,35 @@ use crate::ledger::{
     Unavailable, ZoneOffsets,
 };
 
+record!(PurchaseRecord {
+    id: "id",
+    at: "at",
+    ended_at: "ended_at",
+    caller: "caller",
+    service: "service",
+    model: "model" as LossyText,
+    price: "coalesce(cost_micros, price_micros)",
+    state: "state",
+});
+
 impl Store {
     pub async fn purchases_since(
         &self,
         since: Duration,
     ) -> Result<Vec<PurchaseRecord>, Unavailable> {
-        let find = format!("SELECT {COLUMNS} FROM purchases WHERE at >= ? ORDER BY number");
-        let report = move |db: &dyn Engine| db.all(&find, [since], purchase);
-        let mut rows = self.run_report("purchases_since", report).await?;
+        let find = select::<PurchaseRecord>("FROM purchases WHERE at >= ? ORDER BY number");
+        let report = move |db: &dyn Engine| db.all(&find, [since], read);
+        let mut rows: Vec<PurchaseRecord> = self.run_report("purchases_since", report).await?;
         // Nearly in order: a clock may have been set back. SQLite would sort all columns.
         rows.sort_by_key(|row| row.at);
         Ok(rows)
     }
 
     pub async fn unknown_purchases(&self, most: usize) -> Result<Vec<PurchaseRecord>, Unavailable> {
-        let find = format!(
-            "SELECT {COLUMNS} FROM purchases
-            WHERE state = 'unknown' ORDER BY at DESC, number DESC LIMIT ?"
+        let find = select::<PurchaseRecord>(
+            "FROM purchases WHERE state = 'unknown' ORDER BY at DESC, number DESC LIMIT ?",
         );
-        let report = move |db: &dyn Engine| db.all(&find, [signed(most)], purchase);
+        let report = move |db: &dyn Engine| db.all(&find, [signed(most)], read);
         self.run_report("unknown_purchases", report).await
     }
 
@@ -53,8 +64,8 @@ impl Store {
     }
 
     pub async fn purchase(&self, id: PurchaseId) -> Result<Option<PurchaseRecord>, Unavailable> {
-        let query = format!("SELECT {COLUMNS} FROM purchases WHERE id = ?");
-        let report = move |db: &dyn Engine| db.first(&query, [id], purchase);
+        let find = select::<PurchaseRecord>("FROM purchases WHERE id = ?");
+        let report = move |db: &dyn Engine| db.first(&find, [id], read);
         self.run_report("purchase", report).await
     }
 
@@ -77,7 +88,7 @@ impl Store {
                     caller: row.get(0)?,
                     day: row.get(1)?,
                     service: row.get(2)?,
-                    model: model(row, 3)?,
+                    model: row.get::<LossyText>(3)?.into(),
                     count: row.get(4)?,
                     charged: row.get(5)?,
                     unknown: row.get(6)?,
@@ -136,32 +147,8 @@ pub(in crate::ledger) fn spend_query(
 
 /// Returns the size of the file and its write-ahead log; `None` in memory.
 fn file_bytes(path: &Path) -> Option<u64> {
-    let main = fs::metadata(path).ok()?.len();
-    let mut log = path.as_os_str().to_owned();
-    log.push("-wal");
-    Some(main + fs::metadata(log).map_or(0, |log| log.len()))
-}
-
-/// What [`purchase`] reads.
-const COLUMNS: &str =
-    "id, at, caller, service, model, coalesce(cost_micros, price_micros), state, ended_at";
-
-fn purchase(row: &Row<'_>) -> Result<PurchaseRecord> {
-    Ok(PurchaseRecord {
-        id: row.get(0)?,
-        at: row.get(1)?,
-        caller: row.get(2)?,
-        service: row.get(3)?,
-        model: model(row, 4)?,
-        price: row.get(5)?,
-        state: row.get(6)?,
-        ended_at: row.get(7)?,
-    })
-}
-
-/// A damaged name must not hide an amount.
-fn model(row: &Row<'_>, column: usize) -> Result<String> {
-    Ok(String::from_utf8_lossy(row.get::<&[u8]>(column)?).into_owned())
+    let log = fs::metadata(with_suffix(path, "-wal")).map_or(0, |log| log.len());
+    Some(fs::metadata(path).ok()?.len() + log)
 }
 
 const MAX_CHECKPOINTS: i64 = 1_000;
@@ -244,23 +231,19 @@ impl Store {
         refundable: Duration,
     ) -> Result<Vec<Evidence>, Unavailable> {
         let rows = format!(
-            "SELECT {COLUMNS}, number, assumed, unrecognised = 0, job_state FROM purchases
+            "SELECT {}, number, assumed, unrecognised = 0, job_state FROM purchases
             LEFT JOIN (SELECT purchase, state AS job_state, status_at FROM jobs) AS jobs
                 ON purchase = id
             WHERE number > ?1 OR state = 'unknown'
                 OR (state = 'charged' AND service = 'video'
                     AND CASE WHEN job_state = 'failed' THEN status_at ELSE ended_at END > ?2)
-            ORDER BY number"
+            ORDER BY number",
+            PurchaseRecord::COLUMNS
         );
         let report = move |db: &dyn Engine| {
             db.all(&rows, params![signed(settled), refundable], |row| {
-                Ok(Evidence {
-                    purchase: purchase(row)?,
-                    number: row.get(8)?,
-                    is_assumed: row.get(9)?,
-                    is_account_confirmed: row.get(10)?,
-                    job: row.get(11)?,
-                })
+                let (purchase, number, is_assumed, is_account_confirmed, job) = read(row)?;
+                Ok(Evidence { purchase, number, is_assumed, is_account_confirmed, job })
             })
         };
         self.run_report("evidence", report).await

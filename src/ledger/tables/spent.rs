@@ -75,9 +75,8 @@ struct Counter {
 #[derive(Default)]
 pub(super) struct Counters {
     all: Vec<Counter>,
-    totals: Vec<usize>,
-    /// Of groups, callers and tokens.
-    by_name: [FastMap<Box<str>, Vec<usize>>; 3],
+    /// The positions in `all`, by kind and name of the scope.
+    by_name: [FastMap<Box<str>, Vec<usize>>; ScopeKind::ALL.len()],
     unsaved: Vec<usize>,
     /// The latest day that has a counter, once it was read.
     latest_day: Option<Option<u64>>,
@@ -158,12 +157,9 @@ impl Counters {
     }
 
     fn known(&self, scope: Scope<'_>, unit: Unit) -> Option<usize> {
-        let known = match self.by_name.get(map_of(scope.kind)) {
-            None => Some(&self.totals),
-            Some(named) => named.get(scope.name),
-        };
+        let known = self.by_name.get(scope.kind as usize)?.get(scope.name)?;
         let is_it = |index: &usize| self.all.get(*index).is_some_and(|one| one.unit == unit);
-        known.into_iter().flatten().copied().rev().find(is_it)
+        known.iter().copied().rev().find(is_it)
     }
 
     /// Returns the position of a counter, which is read if it is not known yet.
@@ -188,11 +184,9 @@ impl Counters {
         let index = self.all.len();
         let spent = found.unwrap_or_default();
         self.all.push(Counter { scope: name, unit, spent, is_saved: true });
-        let of_scope = match self.by_name.get_mut(map_of(scope.kind)) {
-            None => &mut self.totals,
-            Some(named) => named.entry(scope.name.into()).or_default(),
-        };
-        of_scope.push(index);
+        if let Some(named) = self.by_name.get_mut(scope.kind as usize) {
+            named.entry(scope.name.into()).or_default().push(index);
+        }
         Ok(index)
     }
 
@@ -203,16 +197,6 @@ impl Counters {
         let latest = latest_day_until(db, i64::MAX.unsigned_abs())?;
         self.latest_day = Some(latest);
         Ok(latest)
-    }
-}
-
-/// Returns the position of a scope's map in `by_name`; there is none for the total.
-fn map_of(kind: ScopeKind) -> usize {
-    match kind {
-        ScopeKind::Group => 0,
-        ScopeKind::Caller => 1,
-        ScopeKind::Token => 2,
-        ScopeKind::Total => usize::MAX,
     }
 }
 
