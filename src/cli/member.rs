@@ -14,7 +14,7 @@ use crate::access::token::{self, MemberToken, Secret};
 use crate::app::secret;
 use crate::clock::{self, Date};
 use crate::config::{AccessMode, Settings, StoreConfig};
-use crate::contract::member::{parse_amount, parse_name};
+use crate::contract::member::{MemberTerms, parse_amount, parse_name};
 use crate::contract::money::Usd;
 use crate::ledger::{
     Digest, Extra, GroupError, LockHolder, Member, MemberChange, MemberError, Role, Selection,
@@ -159,12 +159,12 @@ impl MemberCommand {
     fn extra(&self) -> Result<Option<MemberChange>, CommandError> {
         let Self::Update { update, .. } = self else { return Ok(None) };
         let (Some(amount), Some(last_day)) = (update.extra, update.until) else {
-            return Ok(update.no_extra.then_some(MemberChange::EndExtras));
+            return Ok(update.no_extra.then_some(MemberChange::Extra(None)));
         };
         if last_day < Date::at(clock::wall()) {
             return Err(CommandError::usage("--until: expected a date that is not in the past"));
         }
-        Ok(Some(MemberChange::Extra(Extra::through(amount, last_day))))
+        Ok(Some(MemberChange::Extra(Some(Extra::through(amount, last_day)))))
     }
 
     fn changes_extras_only(&self) -> bool {
@@ -367,8 +367,8 @@ fn plan(
             let extra = extra_text(update);
             let message =
                 format!("updated {name}: role {role}{group_text}, {budget_text}{extra}{rule}");
-            let role = update.role;
-            (MemberChange::Update { role, budget: change, group, may_buy }, message)
+            let terms = MemberTerms { role: update.role, budget: change, group, may_buy };
+            (MemberChange::Update(terms), message)
         }
         MemberCommand::Revoke { .. } => {
             let message = format!("revoked {name}: the token and its sessions are invalid");

@@ -30,14 +30,9 @@ pub(super) async fn change_extras(
     change: Option<MemberChange>,
     err: &mut impl Write,
 ) -> Result<Exit, CommandError> {
-    let extra = match change {
-        Some(MemberChange::Extra(extra)) => Some(extra),
-        Some(MemberChange::EndExtras) => None,
-        _ => {
-            let why =
-                "a user of a login takes --extra with --until, or --no-extra, and nothing else";
-            return Err(CommandError::usage(why));
-        }
+    let Some(MemberChange::Extra(extra)) = change else {
+        let why = "a user of a login takes --extra with --until, or --no-extra, and nothing else";
+        return Err(CommandError::usage(why));
     };
     let [name] = names else {
         return Err(CommandError::usage("expected one user of a login at a time"));

@@ -261,7 +261,9 @@ async fn record_status(shared: &Shared, polled: &PolledJob, status: StatusUpdate
     let request_id = &polled.job.request_id;
     if is_new {
         let stored = match status.state {
-            JobState::Open => shared.store.update_job(Arc::clone(request_id), status.clone()).await,
+            JobState::Open => {
+                shared.store.update_job(Arc::clone(request_id), status.clone()).await.map(drop)
+            }
             JobState::Finished | JobState::Failed => {
                 shared.store.end_job(&polled.job, status.clone()).await
             }

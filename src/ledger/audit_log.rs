@@ -5,10 +5,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Caller, Extra, Member, MemberChange, Selection, SpendLimit, SubjectToken};
+use super::budgets::{amount_text, budget_text};
+use super::{Caller, Extra, Member, Selection, SubjectToken};
 use crate::clock::Date;
-use crate::contract::member::LimitChange;
-use crate::contract::money::Usd;
 
 /// Who changes something, as the audit log names it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -74,110 +73,39 @@ pub(super) const REVOKE_TOKEN: &str = "token.revoke";
 pub(super) const RAISE_MEMBER: &str = "member.extra";
 /// A purchase whose outcome was unknown was settled by hand.
 pub(super) const RESOLVE_PURCHASE: &str = "purchase.resolve";
-pub(super) const ADD_GROUP: &str = "group.add";
-pub(super) const CHANGE_GROUP: &str = "group.budget";
-pub(super) const REMOVE_GROUP: &str = "group.remove";
+pub(super) const GRANT: &str = "request.grant";
+pub(super) const DECLINE: &str = "request.decline";
 
-/// Names a group as the log does.
-pub(super) fn group(name: &str) -> String {
-    format!("group:{name}")
-}
-
-/// A value of a member that can change.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum MemberField {
-    Role,
-    Budget,
-    Group,
-    MayBuy,
-    Token,
-}
-
-impl MemberField {
-    const DESCRIBED: [Self; 4] = [Self::Role, Self::Budget, Self::Group, Self::MayBuy];
-
-    /// Returns the name of the act that changes it.
-    pub(super) const fn act(self) -> &'static str {
-        match self {
-            Self::Role => "member.role",
-            Self::Budget => "member.budget",
-            Self::Group => "member.group",
-            Self::MayBuy => "member.may_buy",
-            Self::Token => "token.rotate",
-        }
-    }
-
-    /// Returns the value as the log shows it.
-    pub(super) fn text(self, member: &Member) -> Option<String> {
-        match self {
-            Self::Role => Some(member.role.name().to_owned()),
-            Self::Budget => budget_text(member.own_budget),
-            Self::Group => member.group.as_deref().map(str::to_owned),
-            Self::MayBuy => member.may_buy.as_ref().map(Selection::to_string),
-            Self::Token => Some(member.prefix.to_string()),
-        }
-    }
-}
-
-/// The value that a change gives a field.
-pub(super) enum NewValue {
-    Text(Option<String>),
-    /// The value depends on the one before.
-    Budget(LimitChange),
-}
-
-/// Returns the fields that a change sets, and their new values.
-pub(super) fn changed_fields(change: &MemberChange) -> Vec<(MemberField, NewValue)> {
-    use NewValue::{Budget, Text};
-    match change {
-        MemberChange::Add(_)
-        | MemberChange::Revoke
-        | MemberChange::Extra(_)
-        | MemberChange::EndExtras => Vec::new(),
-        MemberChange::Rotate(_, prefix) => {
-            vec![(MemberField::Token, Text(Some(prefix.to_string())))]
-        }
-        MemberChange::Update { role, budget, group, may_buy } => {
-            let role = role.map(|role| (MemberField::Role, Text(Some(role.name().to_owned()))));
-            let group = group.as_ref().map(|group| group.as_deref().map(str::to_owned));
-            let group = group.map(|group| (MemberField::Group, Text(group)));
-            let rule = may_buy.as_ref().map(|rule| rule.as_ref().map(Selection::to_string));
-            let rule = rule.map(|rule| (MemberField::MayBuy, Text(rule)));
-            let budget = [(MemberField::Budget, Budget(*budget))];
-            role.into_iter().chain(budget).chain(group).chain(rule).collect()
-        }
-    }
+/// Returns the values of a member that can change, each with the act that changes it.
+pub(super) fn fields(member: &Member) -> [(&'static str, Option<String>); 5] {
+    let budget = Some(budget_text(member.own_budget)).filter(|text| !text.is_empty());
+    [
+        ("member.role", Some(member.role.name().to_owned())),
+        ("member.budget", budget),
+        ("member.group", member.group.as_deref().map(str::to_owned)),
+        ("member.may_buy", member.may_buy.as_ref().map(Selection::to_string)),
+        ("token.rotate", Some(member.prefix.to_string())),
+    ]
 }
 
 /// Describes a new member, such as `role member, budget 5.00/day`.
 pub(super) fn describe(member: &Member) -> String {
-    let word = |field: MemberField| field.act().trim_start_matches("member.").replace('_', " ");
-    let text = |field: MemberField| Some(format!("{} {}", word(field), field.text(member)?));
-    MemberField::DESCRIBED.into_iter().filter_map(text).collect::<Vec<_>>().join(", ")
+    let texts = fields(member).into_iter().filter_map(|(act, text)| {
+        let word = act.strip_prefix("member.")?.replace('_', " ");
+        Some(format!("{word} {}", text?))
+    });
+    texts.collect::<Vec<_>>().join(", ")
 }
 
 /// Describes a user's token, such as `laptop (tg_abc123), through 2026-11-30, budget 5.00/day`.
 pub(super) fn describe_token(token: &SubjectToken) -> String {
     let SubjectToken { name, prefix, budget, expires_at, .. } = token;
-    let budget = budget_text(*budget).map(|text| format!(", budget {text}"));
-    let last_day = Date::before(*expires_at);
-    format!("{name} ({prefix}), through {last_day}{}", budget.unwrap_or_default())
+    let budget =
+        if budget.is_none() { String::new() } else { format!(", budget {}", budget_text(*budget)) };
+    format!("{name} ({prefix}), through {}{budget}", Date::before(*expires_at))
 }
 
 /// Formats an extra such as `2.50 through 2026-11-30`.
 pub(super) fn extra_text(extra: Extra) -> String {
     format!("{} through {}", amount_text(extra.amount), extra.last_day())
-}
-
-/// Formats limits such as `5.00/day 50.00/month`; `None` without one.
-pub(super) fn budget_text(limit: SpendLimit) -> Option<String> {
-    let texts =
-        limit.rows().map(|(period, amount)| format!("{}/{}", amount_text(amount), period.name()));
-    let texts: Vec<_> = texts.collect();
-    (!texts.is_empty()).then(|| texts.join(" "))
-}
-
-/// Formats an amount such as `5.00`.
-pub(super) fn amount_text(amount: Usd) -> String {
-    amount.short().trim_start_matches('$').to_owned()
 }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Unavailable;
+use super::model::named_enum;
 use crate::clock::Date;
 use crate::contract::member::LimitChange;
 use crate::contract::money::{Period, SpendLimit, Thresholds, Usd};
@@ -83,24 +84,12 @@ impl BudgetScope {
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum ScopeKind {
-    Total,
-    Group,
-    Caller,
-    Token,
-}
-
-impl ScopeKind {
-    pub const ALL: [Self; 4] = [Self::Total, Self::Group, Self::Caller, Self::Token];
-
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Total => "total",
-            Self::Group => "group",
-            Self::Caller => "caller",
-            Self::Token => "token",
-        }
+named_enum! {
+    pub enum ScopeKind {
+        Total = "total",
+        Group = "group",
+        Caller = "caller",
+        Token = "token",
     }
 }
 
@@ -177,13 +166,77 @@ pub enum GroupError {
 }
 
 impl GroupChange {
-    /// Judges a change of a group that is known or not, and has members or not.
-    pub(super) fn check(self, (is_known, has_members): (bool, bool)) -> Result<(), GroupError> {
+    /// Returns the limits of the group after the change; `None` if it is gone.
+    pub(super) fn apply(
+        self,
+        before: Option<SpendLimit>,
+        has_members: bool,
+    ) -> Result<Option<SpendLimit>, GroupError> {
+        match (self, before) {
+            (Self::Add(_), Some(_)) => Err(GroupError::NameTaken),
+            (Self::Add(limit), None) => Ok(Some(limit)),
+            (Self::Update(_) | Self::Remove, None) => Err(GroupError::NotFound),
+            (Self::Update(change), Some(before)) => Ok(Some(change.apply(before))),
+            (Self::Remove, Some(_)) if has_members => Err(GroupError::HasMembers),
+            (Self::Remove, Some(_)) => Ok(None),
+        }
+    }
+
+    /// Returns its name in the audit log.
+    pub(super) const fn act(self) -> &'static str {
         match self {
-            Self::Add(_) if is_known => Err(GroupError::NameTaken),
-            Self::Update(_) | Self::Remove if !is_known => Err(GroupError::NotFound),
-            Self::Remove if has_members => Err(GroupError::HasMembers),
-            Self::Add(_) | Self::Update(_) | Self::Remove => Ok(()),
+            Self::Add(_) => "group.add",
+            Self::Update(_) => "group.budget",
+            Self::Remove => "group.remove",
+        }
+    }
+}
+
+/// A request for more budget. Each caller has one at most: a second one replaces the first.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BudgetRequest {
+    /// Never used again.
+    pub id: u64,
+    pub caller: Arc<str>,
+    pub amount: Usd,
+    pub reason: Arc<str>,
+    pub at: Duration,
+}
+
+/// Writes limits as the ledger keeps them, such as `1.00/day 5.00/month`.
+pub(super) fn budget_text(limits: SpendLimit) -> String {
+    let rows = limits.rows();
+    let texts = rows.map(|(period, amount)| format!("{}/{}", amount_text(amount), period.name()));
+    texts.collect::<Vec<_>>().join(" ")
+}
+
+/// Reads limits of [`budget_text`]. An unreadable one must not count as none.
+pub(super) fn read_budget(text: &str) -> Option<SpendLimit> {
+    let mut limits = text.split_ascii_whitespace();
+    limits.try_fold(SpendLimit::NONE, |all, one| Some(all.or(one.parse().ok()?)))
+}
+
+/// Formats an amount such as `5.00`.
+pub(super) fn amount_text(amount: Usd) -> String {
+    amount.short().trim_start_matches('$').to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn budget_is_read_as_it_was_written() {
+        let (day, month) = (Some(Usd::mills(1_500)), Some(Usd::ZERO));
+        for budget in [
+            SpendLimit::NONE,
+            SpendLimit { day, month, ..SpendLimit::NONE },
+            SpendLimit { week: day, ever: month, ..SpendLimit::NONE },
+        ] {
+            assert_eq!(read_budget(&budget_text(budget)), Some(budget));
+        }
+        for text in ["lots", "1.00", "1.00/day lots/month"] {
+            assert_eq!(read_budget(text), None, "{text}");
         }
     }
 }

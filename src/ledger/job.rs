@@ -6,6 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use super::PurchaseId;
+use super::model::named_enum;
 use crate::contract::money::Usd;
 
 /// Identifies the key that ordered a job: a hash that reveals nothing about the key.
@@ -40,23 +41,12 @@ pub struct StatusUpdate {
     pub state: JobState,
 }
 
-/// The state of a job, as far as its status body can be read (see `jobs::status`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum JobState {
-    Open,
-    Finished,
-    Failed,
-}
-
-impl JobState {
-    pub const ALL: [Self; 3] = [Self::Open, Self::Finished, Self::Failed];
-
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Open => "open",
-            Self::Finished => "finished",
-            Self::Failed => "failed",
-        }
+named_enum! {
+    /// The state of a job, as far as its status body can be read (see `jobs::status`).
+    pub enum JobState {
+        Open = "open",
+        Finished = "finished",
+        Failed = "failed",
     }
 }
 

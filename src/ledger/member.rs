@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{Digest, Extra, Unavailable};
-use crate::contract::member::{LimitChange, Role};
+use crate::contract::member::{MemberTerms, Role};
 use crate::contract::money::SpendLimit;
 use crate::contract::selection::Selection;
 use crate::decimal;
@@ -118,8 +118,12 @@ pub struct Member {
 }
 
 impl Member {
+    pub(super) fn is_revoked(&self) -> bool {
+        self.revoked_at.is_some()
+    }
+
     pub(super) fn is_active_admin(&self) -> bool {
-        self.role == Role::Admin && self.revoked_at.is_none()
+        self.role == Role::Admin && !self.is_revoked()
     }
 }
 
@@ -158,38 +162,42 @@ pub enum MemberChange {
     Add(Member),
     /// Ends its token and logins for good. Does nothing if it is revoked already.
     Revoke,
-    /// Changes what is given.
-    Update {
-        role: Option<Role>,
-        budget: LimitChange,
-        group: Option<Option<Arc<str>>>,
-        may_buy: Option<Option<Selection>>,
-    },
+    Update(MemberTerms),
     /// Replaces its token. The old one and its logins end.
     Rotate(Digest, Arc<str>),
-    /// Raises its limits for a time, in addition to what raises them already.
-    Extra(Extra),
-    /// Ends what raises its limits.
-    EndExtras,
+    /// Raises its limits for a time, in addition to what raises them already. `None` ends all that
+    /// raises them.
+    Extra(Option<Extra>),
 }
 
 impl MemberChange {
-    /// Returns whether a member with this change is no admin.
-    pub(super) fn ends_admin(&self) -> bool {
-        match self {
-            Self::Revoke => true,
-            Self::Update { role, .. } => *role == Some(Role::Member),
-            Self::Add(_) | Self::Rotate(..) | Self::Extra(_) | Self::EndExtras => false,
+    /// Returns the member after the change. `before` is `None` if the name is new.
+    pub(super) fn apply(
+        &self,
+        before: Option<Member>,
+        now: Duration,
+    ) -> Result<Member, MemberError> {
+        let before = match (self, before) {
+            (Self::Add(_), Some(_)) => return Err(MemberError::NameTaken),
+            (Self::Add(member), None) => return Ok(member.clone()),
+            (_, None) => return Err(MemberError::NotFound),
+            (_, Some(before)) => before,
+        };
+        if before.is_revoked() && !matches!(self, Self::Revoke) {
+            return Err(MemberError::Revoked);
         }
-    }
-
-    /// Returns the group that the member gets, which has to exist.
-    pub(super) fn group(&self) -> Option<&Arc<str>> {
-        match self {
-            Self::Add(member) => member.group.as_ref(),
-            Self::Update { group, .. } => group.as_ref()?.as_ref(),
-            Self::Revoke | Self::Rotate(..) | Self::Extra(_) | Self::EndExtras => None,
-        }
+        Ok(match self.clone() {
+            Self::Revoke => Member { revoked_at: before.revoked_at.or(Some(now)), ..before },
+            Self::Update(MemberTerms { role, budget, group, may_buy }) => Member {
+                role: role.unwrap_or(before.role),
+                own_budget: budget.apply(before.own_budget),
+                group: group.unwrap_or(before.group),
+                may_buy: may_buy.unwrap_or(before.may_buy),
+                ..before
+            },
+            Self::Rotate(token, prefix) => Member { token, prefix, ..before },
+            Self::Add(_) | Self::Extra(_) => before,
+        })
     }
 }
 

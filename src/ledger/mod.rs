@@ -13,7 +13,6 @@
 
 mod audit_log;
 mod binding;
-mod budget_requests;
 mod budgets;
 #[cfg(feature = "postgres")]
 pub mod copy;
@@ -35,15 +34,14 @@ mod subject;
 mod tables;
 mod writer;
 
-pub use crate::contract::member::{LimitChange, Role, is_member_name};
+pub use crate::contract::member::{LimitChange, MemberTerms, Role, is_member_name};
 pub use crate::contract::money::{Period, SpendLimit, Thresholds};
 pub use crate::contract::selection::Selection;
 pub use audit_log::{Actor, AuditEntry, AuditQuery};
 pub use binding::AccountBinding;
-pub use budget_requests::BudgetRequest;
 pub use budgets::{
-    BudgetScope, Budgets, Extra, Group, GroupChange, GroupError, KeptLimit, OverBudget,
-    PeriodSpend, ScopeKind,
+    BudgetRequest, BudgetScope, Budgets, Extra, Group, GroupChange, GroupError, KeptLimit,
+    OverBudget, PeriodSpend, ScopeKind,
 };
 pub use handle::{HookFuture, Store, StoreHook, StoreOp};
 pub use job::{Job, JobNews, JobState, KeyId, PolledJobs, StatusUpdate};

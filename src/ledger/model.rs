@@ -38,18 +38,31 @@ impl fmt::Display for PurchaseId {
 /// Returns the wall-clock time since the Unix epoch. Tests pass their own.
 pub type Clock = Arc<dyn Fn() -> Duration + Send + Sync>;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum MoneyKind {
-    Play,
-    Real,
-}
+/// Defines an enum whose variants have a name each, as the ledger and reports write it.
+macro_rules! named_enum {
+    (
+        $(#[$attribute:meta])*
+        pub enum $type:ident { $($variant:ident = $name:literal),+ $(,)? }
+    ) => {
+        $(#[$attribute])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        pub enum $type { $($variant),+ }
 
-impl MoneyKind {
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Play => "play",
-            Self::Real => "real",
+        impl $type {
+            pub const ALL: [Self; [$($name),+].len()] = [$(Self::$variant),+];
+
+            pub const fn name(self) -> &'static str {
+                match self { $(Self::$variant => $name),+ }
+            }
         }
+    };
+}
+pub(super) use named_enum;
+
+named_enum! {
+    pub enum MoneyKind {
+        Play = "play",
+        Real = "real",
     }
 }
 
@@ -214,27 +227,13 @@ pub enum EarlierReply {
     Read(KeptReply),
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum PurchaseState {
-    Held,
-    Sent,
-    Charged,
-    Released,
-    Unknown,
-}
-
-impl PurchaseState {
-    pub const ALL: [Self; 5] =
-        [Self::Held, Self::Sent, Self::Charged, Self::Released, Self::Unknown];
-
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Held => "held",
-            Self::Sent => "sent",
-            Self::Charged => "charged",
-            Self::Released => "released",
-            Self::Unknown => "unknown",
-        }
+named_enum! {
+    pub enum PurchaseState {
+        Held = "held",
+        Sent = "sent",
+        Charged = "charged",
+        Released = "released",
+        Unknown = "unknown",
     }
 }
 

@@ -244,18 +244,10 @@ impl Today {
         Self { day, month: date.year * 12 + date.month - 1 }
     }
 
-    pub(super) fn day_ends(self) -> Duration {
-        Date::from_days(self.day + 1).start()
-    }
-
     /// Returns the days of the week, Monday first. 1970-01-01 was a Thursday.
     pub(super) fn week(self) -> Range<u64> {
         let next_monday = self.day + 7 - (self.day + 3) % 7;
         next_monday.saturating_sub(7)..next_monday
-    }
-
-    pub(super) fn week_ends(self) -> Duration {
-        Date::from_days(self.week().end).start()
     }
 
     /// Returns what was spent today and in its periods, each of which `sum` returns.
@@ -268,9 +260,9 @@ impl Today {
             week: sum(Period::Week)?,
             month: sum(Period::Month)?,
             ever: sum(Period::Ever)?,
-            day_renews_at: self.day_ends(),
-            week_renews_at: self.week_ends(),
-            month_renews_at: self.month_ends(),
+            day_renews_at: Date::from_days(self.day + 1).start(),
+            week_renews_at: Date::from_days(self.week().end).start(),
+            month_renews_at: Date::from_days(self.day).next_month().start(),
         })
     }
 
@@ -282,10 +274,6 @@ impl Today {
             Period::Month => self.month,
             Period::Ever => 0,
         }
-    }
-
-    pub(super) fn month_ends(self) -> Duration {
-        Date::from_days(self.day).next_month().start()
     }
 }
 

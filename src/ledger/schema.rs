@@ -208,16 +208,13 @@ const TABLES: &str = "
     CREATE TABLE members (
         name         {text} PRIMARY KEY,
         role         {text} NOT NULL CHECK (role IN ('member', 'admin')),
-        day_micros   {int} CHECK (day_micros >= 0),         -- its own budget
-        month_micros {int} CHECK (month_micros >= 0),
+        budget       {text} NOT NULL,       -- its own, such as `1.00/day 5.00/month`; empty: none
         token        {blob} NOT NULL CHECK (length(token) = 32), -- a keyed hash
         prefix       {text} NOT NULL,
         added        {int} NOT NULL,
         revoked      {int},
         secret       {blob} CHECK (length(secret) = 32),    -- fingerprint of the secret of its token's hash
         may_buy      {text},                                -- services and models; NULL is `access.may_buy`
-        week_micros  {int} CHECK (week_micros >= 0),
-        ever_micros  {int} CHECK (ever_micros >= 0),
         group_name   {text}
     ) {keyed};
     -- Each ends with the token that it was opened with.
@@ -267,11 +264,8 @@ const TABLES: &str = "
         WHERE token IS NOT NULL;
 
     CREATE TABLE groups (
-        name         {text} PRIMARY KEY,
-        day_micros   {int} CHECK (day_micros >= 0),
-        week_micros  {int} CHECK (week_micros >= 0),
-        month_micros {int} CHECK (month_micros >= 0),
-        ever_micros  {int} CHECK (ever_micros >= 0)
+        name   {text} PRIMARY KEY,
+        budget {text} NOT NULL              -- as in `members`
     ) {keyed};
     -- Each raises every limit of a caller until it ends.
     CREATE TABLE extras (

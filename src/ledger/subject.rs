@@ -71,36 +71,3 @@ pub enum TokenRefusal {
 pub(super) const MAX_SESSIONS_PER_SUBJECT: usize = 100;
 /// One user has at most as many tokens.
 pub const MAX_TOKENS_PER_SUBJECT: usize = 20;
-
-/// Writes a budget as the ledger keeps it, such as `1.00/day 5.00/month`.
-pub(super) fn budget_text(budget: SpendLimit) -> String {
-    let rows = budget.rows().map(|(period, amount)| format!("{amount}/{}", period.name()));
-    rows.collect::<Vec<_>>().join(" ")
-}
-
-/// Reads a budget of [`budget_text`]. An unreadable one must not count as none.
-pub(super) fn read_budget(text: &str) -> Option<SpendLimit> {
-    let mut limits = text.split_ascii_whitespace();
-    limits.try_fold(SpendLimit::NONE, |all, one| Some(all.or(one.parse().ok()?)))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::contract::money::Usd;
-
-    #[test]
-    fn budget_is_read_as_it_was_written() {
-        let (day, month) = (Some(Usd::mills(1_500)), Some(Usd::ZERO));
-        for budget in [
-            SpendLimit::NONE,
-            SpendLimit { day, month, ..SpendLimit::NONE },
-            SpendLimit { week: day, ever: month, ..SpendLimit::NONE },
-        ] {
-            assert_eq!(read_budget(&budget_text(budget)), Some(budget));
-        }
-        for text in ["lots", "1.00", "1.00/day lots/month"] {
-            assert_eq!(read_budget(text), None, "{text}");
-        }
-    }
-}

@@ -14,7 +14,7 @@ impl People {
         name: &str,
         (amount, until): (Usd, Date),
     ) -> Result<(), Problem> {
-        let extra = MemberChange::Extra(Extra::through(amount, until));
+        let extra = MemberChange::Extra(Some(Extra::through(amount, until)));
         self.change_member(by, name, extra, None).await
     }
 

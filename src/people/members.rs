@@ -41,9 +41,7 @@ impl People {
         name: &str,
         terms: MemberTerms,
     ) -> Result<(), Problem> {
-        let MemberTerms { role, budget, group, may_buy } = terms;
-        let change = MemberChange::Update { role, budget, group, may_buy };
-        self.change_member(by, name, change, None).await
+        self.change_member(by, name, MemberChange::Update(terms), None).await
     }
 
     /// Replaces a member's token. The old one and its sessions end; the new one is shown once.

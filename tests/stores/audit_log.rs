@@ -5,7 +5,8 @@ use std::time::Duration;
 use tollgate::contract::money::Usd;
 use tollgate::ledger::{
     Actor, AuditEntry, AuditQuery, Caller, Extra, GroupChange, LimitChange, Member, MemberChange,
-    MemberError, Period, PurchaseState, Role, Selection, Settlement, SpendLimit, Store,
+    MemberError, MemberTerms, Period, PurchaseState, Role, Selection, Settlement, SpendLimit,
+    Store,
 };
 
 use crate::fixture::*;
@@ -42,7 +43,7 @@ fn update(
     let may_buy = may_buy.map(|names| names.map(Selection::parse));
     let budget =
         own_budget.map_or(LimitChange::default(), |limit| LimitChange::REMOVE_ALL.set(limit));
-    MemberChange::Update { role, budget, group: None, may_buy }
+    MemberChange::Update(MemberTerms { role, budget, group: None, may_buy })
 }
 
 async fn resolved_purchase_is_written_once(fixture: Fixture) {
@@ -125,12 +126,12 @@ async fn each_act_on_a_group_is_written(fixture: Fixture) {
         Member { group: Some("design".into()), own_budget: SpendLimit::NONE, ..member("ann") };
     fixture.act(&root, "ann", MemberChange::Add(ann)).await;
     assert!(change("design", GroupChange::Remove).await.is_err(), "it has a member");
-    let leave = MemberChange::Update {
+    let leave = MemberChange::Update(MemberTerms {
         role: None,
         budget: LimitChange::default(),
         group: Some(None),
         may_buy: None,
-    };
+    });
     fixture.act(&root, "ann", leave).await;
     change("design", GroupChange::Remove).await.unwrap();
     let acts = [
@@ -146,12 +147,12 @@ async fn each_act_on_a_group_is_written(fixture: Fixture) {
 async fn extra_and_its_early_end_are_written(fixture: Fixture) {
     let root = operator();
     fixture.act(&root, "ann", MemberChange::Add(member("ann"))).await;
-    fixture.act(&root, "ann", MemberChange::EndExtras).await;
+    fixture.act(&root, "ann", MemberChange::Extra(None)).await;
     let extra = Extra { amount: Usd::mills(2_500), until: START + 12 * HOUR };
-    fixture.act(&root, "ann", MemberChange::Extra(extra)).await;
-    fixture.act(&root, "ann", MemberChange::EndExtras).await;
-    fixture.act(&root, "ann", MemberChange::EndExtras).await;
-    let refused = MemberChange::Extra(extra);
+    fixture.act(&root, "ann", MemberChange::Extra(Some(extra))).await;
+    fixture.act(&root, "ann", MemberChange::Extra(None)).await;
+    fixture.act(&root, "ann", MemberChange::Extra(None)).await;
+    let refused = MemberChange::Extra(Some(extra));
     assert!(bounded(fixture.store.change_member(&root, "eve".into(), refused)).await.is_err());
     let acts =
         ["member.extra member:ann: - > 2.50 through 2025-11-20", "member.extra member:ann: - > -"];

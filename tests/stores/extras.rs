@@ -36,7 +36,7 @@ async fn with_ann(fixture: &Fixture) {
 
 async fn raise(fixture: &Fixture, dollars: u64, until: Duration) {
     let extra = Extra { amount: Usd::dollars(dollars), until };
-    fixture.change("ann", MemberChange::Extra(extra)).await.unwrap();
+    fixture.change("ann", MemberChange::Extra(Some(extra))).await.unwrap();
 }
 
 async fn extra_raises_every_limit_of_its_caller_until_it_ends(fixture: Fixture) {
@@ -73,7 +73,7 @@ async fn one_midnight_ends_every_period_and_the_extra(fixture: Fixture) {
     with_ann(&fixture).await;
     let last_day = Date::at(midnight - HOUR);
     let extra = Extra::through(Usd::dollars(2), last_day);
-    fixture.change("ann", MemberChange::Extra(extra)).await.unwrap();
+    fixture.change("ann", MemberChange::Extra(Some(extra))).await.unwrap();
     fixture.reserve(&within(&Period::ALL, Usd::dollars(7))).await.unwrap();
     fixture.set(midnight - Duration::from_nanos(1));
     for period in RENEWING {
@@ -123,7 +123,7 @@ async fn extras_add_up_and_end_one_by_one(fixture: Fixture) {
     fixture.set(first);
     assert_eq!(kept().await, sum(3, second));
     assert_eq!(over(&fixture, &within(day, Usd::dollars(11))).await.budget, Usd::dollars(8));
-    fixture.change("ann", MemberChange::EndExtras).await.unwrap();
+    fixture.change("ann", MemberChange::Extra(None)).await.unwrap();
     assert_eq!(kept().await, KeptLimit::default());
     assert_eq!(over(&fixture, &within(day, Usd::dollars(11))).await.budget, Usd::dollars(5));
 }
@@ -134,13 +134,13 @@ async fn extra_changes_no_limit_and_ends_with_its_last_day(fixture: Fixture) {
     let midnight = START + 12 * HOUR;
     let extra = Extra::through(Usd::dollars(1), Date::at(START));
     assert_eq!(extra, Extra { amount: Usd::dollars(1), until: midnight });
-    fixture.change("ann", MemberChange::Extra(extra)).await.unwrap();
+    fixture.change("ann", MemberChange::Extra(Some(extra))).await.unwrap();
     assert_eq!(bounded(fixture.store.members()).await.unwrap(), [member("ann")]);
 }
 
 async fn extra_is_for_members_that_are_not_revoked(fixture: Fixture) {
-    let extra = MemberChange::Extra(Extra { amount: Usd::dollars(1), until: START + HOUR });
-    for change in [extra, MemberChange::EndExtras] {
+    let extra = MemberChange::Extra(Some(Extra { amount: Usd::dollars(1), until: START + HOUR }));
+    for change in [extra, MemberChange::Extra(None)] {
         let missing = fixture.change("bob", change.clone()).await;
         assert!(matches!(missing, Err(MemberError::NotFound)), "{missing:?}");
         fixture.change("ann", MemberChange::Add(member("ann"))).await.ok();

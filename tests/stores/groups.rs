@@ -6,7 +6,7 @@ use futures_util::future::join_all;
 use tollgate::contract::money::Usd;
 use tollgate::ledger::{
     BudgetScope, Group, GroupChange, GroupError, LimitChange, Member, MemberChange, MemberError,
-    Period, Reservation, ReserveError, ScopeKind, Settlement, SpendLimit,
+    MemberTerms, Period, Reservation, ReserveError, ScopeKind, Settlement, SpendLimit,
 };
 
 use crate::fixture::*;
@@ -40,7 +40,12 @@ fn grouped(name: &str, group: Option<&str>) -> Member {
 
 fn moved(group: Option<&str>) -> MemberChange {
     let group = Some(group.map(Arc::from));
-    MemberChange::Update { role: None, budget: LimitChange::default(), group, may_buy: None }
+    MemberChange::Update(MemberTerms {
+        role: None,
+        budget: LimitChange::default(),
+        group,
+        may_buy: None,
+    })
 }
 
 fn of(group: &str, caller: &str, price: Usd) -> Reservation {

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use tollgate::contract::money::Usd;
 use tollgate::ledger::{
-    Actor, LimitChange, LoginSession, Member, MemberChange, MemberError, Period, Role, SpendLimit,
-    Store, is_member_name,
+    Actor, LimitChange, LoginSession, Member, MemberChange, MemberError, MemberTerms, Period, Role,
+    SpendLimit, Store, is_member_name,
 };
 
 use crate::fixture::*;
@@ -61,7 +61,7 @@ impl Fixture {
         role: Option<Role>,
         budget: LimitChange,
     ) -> Result<(), MemberError> {
-        let change = MemberChange::Update { role, budget, group: None, may_buy: None };
+        let change = MemberChange::Update(MemberTerms { role, budget, group: None, may_buy: None });
         bounded(self.store.change_member(&operator(), name.into(), change)).await
     }
 

@@ -317,12 +317,12 @@ impl All {
             Some((amount, time)) => {
                 let extra = Extra { amount, until: now + time };
                 self.oracle.extras.push((caller, extra));
-                MemberChange::Extra(extra)
+                MemberChange::Extra(Some(extra))
             }
             None => {
                 let of = self.oracle.extras.iter_mut().filter(|(whose, _)| *whose == caller);
                 of.for_each(|(_, extra)| extra.until = extra.until.min(now));
-                MemberChange::EndExtras
+                MemberChange::Extra(None)
             }
         };
         for fixture in &self.stores {

@@ -276,7 +276,7 @@ async fn thresholds_of_groups_tokens_and_raised_limits_are_those_in_force(fixtur
     want(&fixture.store, &[(EventKind::BudgetThreshold, a)]).await;
     fixture.change("ann", MemberChange::Add(member("ann"))).await.unwrap();
     let extra = Extra { amount: Usd::dollars(1), until: START + HOUR };
-    fixture.change("ann", MemberChange::Extra(extra)).await.unwrap();
+    fixture.change("ann", MemberChange::Extra(Some(extra))).await.unwrap();
     let dollar = |period| SpendLimit::of(period, Usd::dollars(1));
     fixture.add_group("design", dollar(Period::Week)).await;
     let buy = Reservation {

@@ -6,7 +6,8 @@ use aho_corasick::AhoCorasick;
 use tokio::runtime;
 use tollgate::access::token::{self, Secret};
 use tollgate::ledger::{
-    Actor, GroupChange, LimitChange, Member, MemberChange, Role, Selection, SpendLimit, Store,
+    Actor, GroupChange, LimitChange, Member, MemberChange, MemberTerms, Role, Selection,
+    SpendLimit, Store,
 };
 
 use super::{Gate, lock, until};
@@ -82,34 +83,34 @@ impl Holder {
 
     /// Changes its role.
     pub(crate) fn becomes(&self, role: Role) {
-        self.update(MemberChange::Update {
+        self.update(MemberChange::Update(MemberTerms {
             role: Some(role),
             budget: LimitChange::default(),
             group: None,
             may_buy: None,
-        });
+        }));
     }
 
     /// Moves it to another group.
     pub(crate) fn joins(&self, group: &str) {
         let group = Some(Some(group.into()));
-        self.update(MemberChange::Update {
+        self.update(MemberChange::Update(MemberTerms {
             role: None,
             budget: LimitChange::default(),
             group,
             may_buy: None,
-        });
+        }));
     }
 
     /// Changes what it may buy.
     pub(crate) fn may_buy(&self, names: &str) {
         let may_buy = Some(Some(Selection::parse(names)));
-        self.update(MemberChange::Update {
+        self.update(MemberChange::Update(MemberTerms {
             role: None,
             budget: LimitChange::default(),
             group: None,
             may_buy,
-        });
+        }));
     }
 
     fn update(&self, change: MemberChange) {

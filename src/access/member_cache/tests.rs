@@ -8,8 +8,8 @@ use super::*;
 use crate::access::{NO_MEMBER, NO_SESSION, RETRY_AFTER};
 use crate::contract::money::Usd;
 use crate::ledger::{
-    Actor, HookFuture, LimitChange, MemberChange, Period, ReserveError, SpendLimit, StoreHook,
-    StoreOp,
+    Actor, HookFuture, LimitChange, MemberChange, MemberTerms, Period, ReserveError, SpendLimit,
+    StoreHook, StoreOp,
 };
 
 /// A store that can be made unavailable.
@@ -106,12 +106,12 @@ async fn change_by_another_process_applies_at_next_refresh() {
     store
         .change(
             "ann",
-            MemberChange::Update {
+            MemberChange::Update(MemberTerms {
                 role: Some(Role::Admin),
                 budget: LimitChange::default().set(own),
                 group: None,
                 may_buy: None,
-            },
+            }),
         )
         .await;
     cache.refresh().await;

@@ -8,9 +8,11 @@ fn last_second_of_month_belongs_to_it() {
     let before = Today::at(new_year - Duration::from_nanos(1), None);
     let after = Today::at(new_year, None);
     assert_eq!((after.day, after.month), (before.day + 1, before.month + 1));
-    assert_eq!((before.day_ends(), before.month_ends()), (new_year, new_year));
-    assert_eq!(after.day_ends(), new_year + Duration::from_secs(86_400));
-    assert_eq!(after.month_ends(), new_year + Duration::from_secs(31 * 86_400));
+    let of = |today: Today| today.spend(|_| Ok::<_, ()>(Usd::ZERO)).unwrap();
+    let (before, after) = (of(before), of(after));
+    assert_eq!((before.day_renews_at, before.month_renews_at), (new_year, new_year));
+    assert_eq!(after.day_renews_at, new_year + Duration::from_secs(86_400));
+    assert_eq!(after.month_renews_at, new_year + Duration::from_secs(31 * 86_400));
 }
 
 #[test]

@@ -1,23 +1,25 @@
 //! The audit log.
 
-use std::time::Duration;
-
-use super::column::{self, nanos};
+use super::column::{insert, read, record, select, signed};
 use super::ledger::Ledger;
-use crate::ledger::audit_log::{
-    self, ADD_GROUP, ADD_MEMBER, CHANGE_GROUP, NewValue, RAISE_MEMBER, REMOVE_GROUP,
-    RESOLVE_PURCHASE, REVOKE_MEMBER,
-};
-use crate::ledger::engine::{Engine, Result, Sql, params};
+use crate::ledger::audit_log::{ADD_MEMBER, RESOLVE_PURCHASE, REVOKE_MEMBER, describe, fields};
+use crate::ledger::budgets::budget_text;
+use crate::ledger::engine::{Result, Sql, params};
 use crate::ledger::writer::Durability;
 use crate::ledger::{
-    Actor, AuditEntry, AuditQuery, Caller, GroupChange, Member, MemberChange, PurchaseId,
-    PurchaseState, Settlement, SpendLimit, Store, Unavailable,
+    Actor, AuditEntry, AuditQuery, GroupChange, Member, PurchaseId, PurchaseState, Settlement,
+    SpendLimit, Store, Unavailable,
 };
 
-const WRITE: &str = "INSERT INTO audit (at, by, act, of, old, new) VALUES (?, ?, ?, ?, ?, ?)";
-const READ: &str = "SELECT number, at, by, act, of, old, new FROM audit
-    WHERE number < ?1 AND at >= ?2 ORDER BY number DESC LIMIT ?3";
+record!(AuditEntry {
+    id: "number",
+    at: "at",
+    by: "by",
+    act: "act",
+    of: "of",
+    old: "old",
+    new: "new",
+});
 
 impl Store {
     /// Returns entries of the audit log, the latest first.
@@ -25,20 +27,12 @@ impl Store {
         &self,
         AuditQuery { before, since, most }: AuditQuery,
     ) -> Result<Vec<AuditEntry>, Unavailable> {
+        let entries = select::<AuditEntry>(
+            "FROM audit WHERE number < ? AND at >= ? ORDER BY number DESC LIMIT ?",
+        );
         self.run_report("audit_log", move |db| {
-            let before = before.map_or(i64::MAX, column::signed);
-            let values = params![before, nanos(since), column::signed(most)];
-            db.all(READ, values, |row| {
-                Ok(AuditEntry {
-                    id: row.get(0)?,
-                    at: column::moment(row, 1)?,
-                    by: row.get(2)?,
-                    act: row.get(3)?,
-                    of: row.get(4)?,
-                    old: row.get(5)?,
-                    new: row.get(6)?,
-                })
-            })
+            let before = before.map_or(i64::MAX, signed);
+            db.all(&entries, params![before, since, signed(most)], read)
         })
         .await
     }
@@ -57,79 +51,60 @@ impl Store {
                 return Ok(());
             };
             ledger.settle(id, &settlement)?;
-            let act = (RESOLVE_PURCHASE, &*purchase.caller);
-            let (by, values) = ((&by, ledger.now()), (Some("unknown"), Some(&*new)));
-            write(&*ledger.db, by, act, values)
+            let (old, new) = (Some("unknown".to_owned()), Some(new.clone()));
+            ledger.audit(&by, (RESOLVE_PURCHASE, &purchase.caller), old, new)
         };
         self.run("resolve", Durability::Synced, resolve).await
     }
 }
 
-/// Writes one act.
-pub(super) fn write(
-    db: &dyn Engine,
-    (by, now): (&Actor, Duration),
-    (act, of): (&str, &str),
-    (old, new): (Option<&str>, Option<&str>),
-) -> Result<()> {
-    db.run(WRITE, params![nanos(now), by.name(), act, of, old, new])?;
-    Ok(())
-}
+impl Ledger {
+    /// Writes one act.
+    pub(super) fn audit(
+        &self,
+        by: &Actor,
+        (act, of): (&str, &str),
+        old: Option<String>,
+        new: Option<String>,
+    ) -> Result<()> {
+        let (at, by) = (self.now(), by.name());
+        insert!(self.db, audit { at: at, by: by, act: act, of: of, old: old, new: new }).map(drop)
+    }
 
-/// Writes what a change does to a member. `before` is the member without it.
-pub(super) fn write_member_change(
-    db: &dyn Engine,
-    by: (&Actor, Duration),
-    (name, before): (&str, Option<&Member>),
-    change: &MemberChange,
-) -> Result<()> {
-    let of = Caller::Member(name.into()).name();
-    if let MemberChange::Add(member) = change {
-        let new = audit_log::describe(member);
-        write(db, by, (ADD_MEMBER, &of), (None, Some(&new)))?;
-    }
-    let Some(before) = before else { return Ok(()) };
-    if matches!(change, MemberChange::Revoke) && before.revoked_at.is_none() {
-        write(db, by, (REVOKE_MEMBER, &of), (None, None))?;
-    }
-    if let MemberChange::Extra(extra) = change {
-        let new = audit_log::extra_text(*extra);
-        write(db, by, (RAISE_MEMBER, &of), (None, Some(&new)))?;
-    }
-    if matches!(change, MemberChange::EndExtras) {
-        let in_force = "SELECT 1 FROM extras WHERE caller = ? AND until > ?";
-        if db.first(in_force, params![of, nanos(by.1)], |_| Ok(()))?.is_some() {
-            write(db, by, (RAISE_MEMBER, &of), (None, None))?;
-        }
-    }
-    for (field, new) in audit_log::changed_fields(change) {
-        let old = field.text(before);
-        let new = match new {
-            NewValue::Text(text) => text,
-            NewValue::Budget(change) => audit_log::budget_text(change.apply(before.own_budget)),
+    /// Writes what a change does to a member.
+    pub(super) fn audit_member(
+        &self,
+        by: &Actor,
+        of: &str,
+        before: Option<&Member>,
+        after: &Member,
+    ) -> Result<()> {
+        let Some(before) = before else {
+            return self.audit(by, (ADD_MEMBER, of), None, Some(describe(after)));
         };
-        if old != new {
-            write(db, by, (field.act(), &of), (old.as_deref(), new.as_deref()))?;
+        if before.revoked_at != after.revoked_at {
+            self.audit(by, (REVOKE_MEMBER, of), None, None)?;
         }
+        for ((act, old), (_, new)) in fields(before).into_iter().zip(fields(after)) {
+            if old != new {
+                self.audit(by, (act, of), old, new)?;
+            }
+        }
+        Ok(())
     }
-    Ok(())
-}
 
-/// Writes what a change does to a group, and to its budget.
-pub(super) fn write_group_change(
-    db: &dyn Engine,
-    by: (&Actor, Duration),
-    (name, change): (&str, GroupChange),
-    (old, new): (SpendLimit, SpendLimit),
-) -> Result<()> {
-    let (old, new) = (audit_log::budget_text(old), audit_log::budget_text(new));
-    let act = match change {
-        GroupChange::Add(_) => ADD_GROUP,
-        GroupChange::Update(_) => CHANGE_GROUP,
-        GroupChange::Remove => REMOVE_GROUP,
-    };
-    if act == CHANGE_GROUP && old == new {
-        return Ok(());
+    /// Writes what a change does to a group, and to its budget.
+    pub(super) fn audit_group(
+        &self,
+        by: &Actor,
+        name: &str,
+        change: GroupChange,
+        (before, after): (Option<SpendLimit>, Option<SpendLimit>),
+    ) -> Result<()> {
+        if matches!(change, GroupChange::Update(_)) && before == after {
+            return Ok(());
+        }
+        let text = |limit: Option<SpendLimit>| limit.filter(|it| !it.is_none()).map(budget_text);
+        self.audit(by, (change.act(), &format!("group:{name}")), text(before), text(after))
     }
-    write(db, by, (act, &audit_log::group(name)), (old.as_deref(), new.as_deref()))
 }

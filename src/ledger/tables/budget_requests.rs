@@ -1,18 +1,23 @@
-//! Requests for more budget.
+//! What raises a caller's limits for a time, and callers' requests for it.
 
 use std::sync::Arc;
 
-use super::column::{self, nanos};
+use super::column::{insert, read, record, select, signed};
 use super::ledger::Ledger;
-use super::{audit_log, limits};
 use crate::contract::money::Usd;
-use crate::ledger::audit_log::{RAISE_MEMBER, amount_text, extra_text};
-use crate::ledger::budget_requests::{DECLINE, GRANT};
-use crate::ledger::engine::{Result, Row, Sql, params};
+use crate::ledger::audit_log::{DECLINE, GRANT, RAISE_MEMBER, extra_text};
+use crate::ledger::budgets::amount_text;
+use crate::ledger::engine::{Result, Sql, params};
 use crate::ledger::writer::Durability;
 use crate::ledger::{Actor, BudgetRequest, Extra, Store, Unavailable};
 
-const OPEN: &str = "SELECT number, caller, micros, reason, at FROM budget_requests ORDER BY number";
+record!(BudgetRequest {
+    id: "number",
+    caller: "caller",
+    amount: "micros",
+    reason: "reason",
+    at: "at",
+});
 
 impl Store {
     /// Keeps a caller's request for more budget. An earlier one is replaced.
@@ -22,34 +27,23 @@ impl Store {
         amount: Usd,
         reason: Arc<str>,
     ) -> Result<BudgetRequest, Unavailable> {
-        let step = move |ledger: &Ledger| {
-            let (db, at) = (&*ledger.db, ledger.now());
+        let ask = move |ledger: &Ledger| {
+            let (db, at) = (&ledger.db, ledger.now());
             db.run("DELETE FROM budget_requests WHERE caller = ?", [&caller])?;
-            let insert = "INSERT INTO budget_requests (caller, micros, reason, at)
-                VALUES (?, ?, ?, ?) RETURNING number";
-            let micros = column::signed(amount.as_micros());
-            let values = params![caller, micros, reason, nanos(at)];
-            let id = db.one(insert, values, |row| row.get(0))?;
-            let (caller, reason) = (Arc::clone(&caller), Arc::clone(&reason));
-            Ok(BudgetRequest { id, caller, amount, reason, at })
+            insert!(
+                db,
+                budget_requests { caller: caller, micros: amount, reason: reason, at: at }
+            )?;
+            let kept = select::<BudgetRequest>("FROM budget_requests WHERE caller = ?");
+            db.one(&kept, [&caller], read)
         };
-        self.run("ask_for_budget", Durability::Synced, step).await
+        self.run("ask_for_budget", Durability::Synced, ask).await
     }
 
     /// Returns the open requests, the earliest first.
     pub async fn budget_requests(&self) -> Result<Vec<BudgetRequest>, Unavailable> {
-        self.query("budget_requests", |ledger| {
-            ledger.db.all(OPEN, (), |row: &Row<'_>| {
-                Ok(BudgetRequest {
-                    id: row.get(0)?,
-                    caller: row.get(1)?,
-                    amount: column::money(row, 2)?,
-                    reason: row.get(3)?,
-                    at: column::moment(row, 4)?,
-                })
-            })
-        })
-        .await
+        let all = select::<BudgetRequest>("FROM budget_requests ORDER BY number");
+        self.query("budget_requests", move |ledger| ledger.db.all(&all, (), read)).await
     }
 
     /// Ends a request, and raises the caller's limits if it is granted. Returns whether there
@@ -60,24 +54,19 @@ impl Store {
         id: u64,
         granted: Option<Extra>,
     ) -> Result<bool, Unavailable> {
-        let step = move |ledger: &Ledger| {
-            let (db, now) = (&*ledger.db, ledger.now());
+        let answer = move |ledger: &Ledger| {
             let take = "DELETE FROM budget_requests WHERE number = ? RETURNING caller, micros";
-            let asked = db.first(take, [column::signed(id)], |row| {
-                Ok((row.get::<Arc<str>>(0)?, column::money(row, 1)?))
-            })?;
+            let asked: Option<(Arc<str>, Usd)> = ledger.db.first(take, [signed(id)], read)?;
             let Some((caller, asked)) = asked else { return Ok(false) };
             if let Some(extra) = granted {
-                limits::add_extra(db, &caller, extra, now)?;
-                ledger.forget_limits();
+                ledger.add_extra(&caller, extra)?;
             }
             let act = if granted.is_some() { GRANT } else { DECLINE };
-            let (old, new) = (amount_text(asked), granted.map(extra_text));
-            let values = (Some(old.as_str()), new.as_deref());
-            audit_log::write(db, (&by, now), (act, &caller), values)?;
+            let (old, new) = (Some(amount_text(asked)), granted.map(extra_text));
+            ledger.audit(&by, (act, &caller), old, new)?;
             Ok(true)
         };
-        self.run("answer_budget_request", Durability::Synced, step).await
+        self.run("answer_budget_request", Durability::Synced, answer).await
     }
 
     /// Raises a caller's limits for a time, or ends all that raises them.
@@ -87,20 +76,34 @@ impl Store {
         caller: Arc<str>,
         extra: Option<Extra>,
     ) -> Result<(), Unavailable> {
-        let step = move |ledger: &Ledger| {
-            let (db, now) = (&*ledger.db, ledger.now());
-            let is_changed = match extra {
-                Some(extra) => limits::add_extra(db, &caller, extra, now).map(|()| true)?,
-                None => limits::end_extras(db, &caller, now)? > 0,
-            };
-            if is_changed {
-                let new = extra.map(extra_text);
-                let act = (RAISE_MEMBER, &*caller);
-                audit_log::write(db, (&by, now), act, (None, new.as_deref()))?;
-                ledger.forget_limits();
+        let change = move |ledger: &Ledger| ledger.change_extras(&by, &caller, extra);
+        self.run("change_extras", Durability::Synced, change).await
+    }
+}
+
+impl Ledger {
+    /// Raises a caller's limits for a time, or ends all that raises them.
+    pub(super) fn change_extras(
+        &self,
+        by: &Actor,
+        caller: &str,
+        extra: Option<Extra>,
+    ) -> Result<()> {
+        if let Some(extra) = extra {
+            self.add_extra(caller, extra)?;
+        } else {
+            let end = "UPDATE extras SET until = ?1 WHERE caller = ?2 AND until > ?1";
+            if self.db.run(end, params![self.now(), caller])? == 0 {
+                return Ok(());
             }
-            Ok(())
-        };
-        self.run("change_extras", Durability::Synced, step).await
+            self.forget_limits();
+        }
+        self.audit(by, (RAISE_MEMBER, caller), None, extra.map(extra_text))
+    }
+
+    fn add_extra(&self, caller: &str, Extra { amount, until }: Extra) -> Result<()> {
+        insert!(self.db, extras { caller: caller, micros: amount, until: until, at: self.now() })?;
+        self.forget_limits();
+        Ok(())
     }
 }

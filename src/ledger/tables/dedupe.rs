@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::column::{self, nanos};
+use super::column::read;
 use super::ledger::Ledger;
 use crate::ledger::engine::{Result, Row, Sql, params};
 use crate::ledger::rules;
@@ -94,23 +94,23 @@ impl Ledger {
         let (steady, last_refusal) = (self.steady(), self.last_refusal(duplicate)?);
         let (mut latest, mut is_ahead) = (None, false);
         // One that is running decides; else the one that ended last.
-        let since = nanos(steady.saturating_sub(duplicate.within));
+        let since = steady.saturating_sub(duplicate.within);
         self.db.all(LIKE, params![duplicate.fingerprint, since], |row| {
-            let (number, id) = (row.get::<i64>(0)?, column::id(row, 1)?);
-            let (state, ended) = (column::state(row, 2)?, column::moment_or_none(row, 3)?);
+            let (number, id, state, ended, is_delivered): (i64, _, _, Option<Duration>, _) =
+                read(row)?;
             let is_same = match ended {
                 None => !duplicate.separate_from.contains(&id),
                 // Before the last start, the clock was ahead.
                 Some(ended) if ended > steady && duplicate.within.is_zero() => false,
                 Some(ended) => {
                     is_ahead |= ended > steady;
-                    let end = (state, ended.min(steady), row.get(4)?);
+                    let end = (state, ended.min(steady), is_delivered);
                     rules::is_duplicate(duplicate, id, end, last_refusal)
                 }
             };
             if is_same {
-                latest = latest
-                    .max(Some((ended.map_or(Duration::MAX, |ended| ended.min(steady)), number)));
+                let ended = ended.map_or(Duration::MAX, |ended| ended.min(steady));
+                latest = latest.max(Some((ended, number)));
             }
             Ok(())
         })?;
@@ -118,7 +118,7 @@ impl Ledger {
             // It counts as just ended.
             let end = "UPDATE purchases SET ended_steady = ?2
                 WHERE fingerprint = ?1 AND ended_steady > ?2";
-            self.db.run(end, params![duplicate.fingerprint, nanos(steady)])?;
+            self.db.run(end, params![duplicate.fingerprint, steady])?;
         }
         let Some((_, number)) = latest else { return Ok(None) };
         let read = |row: &Row<'_>| FoundPurchase::read(row, now);
@@ -143,14 +143,14 @@ struct FoundPurchase {
 
 impl FoundPurchase {
     fn read(row: &Row<'_>, now: Duration) -> Result<Self> {
-        let state = column::state(row, 2)?;
-        let keep_until = column::moment_or_none(row, 4)?;
+        let state = row.get(2)?;
+        let keep_until = row.get(4)?;
         let is_expired = rules::is_key_expired(state, keep_until, now);
         let is_reply_expired = rules::is_reply_expired(state, keep_until, now);
         let purchase = ExistingPurchase {
-            id: column::id(row, 1)?,
+            id: row.get(1)?,
             state,
-            cost: column::money(row, 3)?,
+            cost: row.get(3)?,
             reply: if is_reply_expired { EarlierReply::NotKept } else { reply(row)? },
         };
         Ok(Self { number: row.get(0)?, purchase, is_expired })

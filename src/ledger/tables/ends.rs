@@ -1,20 +1,18 @@
-//! Ends the purchases of servers that are gone.
+//! Ends the purchases of servers that are gone, and deletes what has expired.
 
 use std::time::Duration;
 
 use tracing::warn;
 
-use super::column::{self, nanos};
+use super::column::read;
 use super::ledger::Ledger;
-use super::{outbox, slots};
-use crate::ledger::engine::{Result, Row, Sql, SqlParams};
+use super::{notes, outbox, replies, slots};
+use crate::ledger::engine::{Result, Sql, SqlParams, params};
 use crate::ledger::rules::Credit;
 use crate::ledger::schema::IS_RUNNING;
 use crate::ledger::shared::SharedLedger;
-use crate::ledger::{Deadlines, PurchaseState, Settlement};
+use crate::ledger::{Deadlines, PurchaseId, PurchaseState, Settlement, Store, Unavailable};
 
-/// The columns of a purchase that is to be ended.
-const ENDED: &str = "id, state, caller, model";
 const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
 
 impl Ledger {
@@ -22,7 +20,7 @@ impl Ledger {
     /// unknown.
     pub(in crate::ledger) fn recover(&self) -> Result<()> {
         self.opened_at.set(Some(self.steady()));
-        self.end_those(&format!("SELECT {ENDED} FROM purchases WHERE {IS_RUNNING}"), ())?;
+        self.end_those(IS_RUNNING, ())?;
         self.write_counters()?;
         self.credit.set(Credit::default());
         outbox::recover(self)?;
@@ -37,21 +35,18 @@ impl Ledger {
             return Ok(());
         }
         self.next_sweep.set(now.saturating_add(SWEEP_INTERVAL));
-        let overdue = format!(
-            "SELECT {ENDED} FROM purchases WHERE ended_at IS NULL AND deadline < ? ORDER BY deadline LIMIT 100"
-        );
-        self.end_those(&overdue, [nanos(now)])?;
+        let overdue = "ended_at IS NULL AND deadline < ? ORDER BY deadline LIMIT 100";
+        self.end_those(overdue, [now])?;
         // A slot may be taken long before its purchase is recorded as sent.
         slots::end_overdue(self, deadlines.held + deadlines.sent)
     }
 
     /// Ends running purchases: unsent ones are released, sent ones become unknown.
     fn end_those(&self, which: &str, values: impl SqlParams) -> Result<()> {
-        let read = |row: &Row<'_>| {
-            let texts: (String, String) = (row.get(2)?, row.get(3)?);
-            Ok((column::id(row, 0)?, column::state(row, 1)?, texts))
-        };
-        for (id, state, (caller, model)) in self.db.all(which, values, read)? {
+        let find = format!("SELECT id, state, caller, model FROM purchases WHERE {which}");
+        let found: Vec<(PurchaseId, PurchaseState, String, String)> =
+            self.db.all(&find, values, read)?;
+        for (id, state, caller, model) in found {
             let was_sent = state == PurchaseState::Sent;
             let settlement = if was_sent { Settlement::Unknown } else { Settlement::Released };
             let state = state.name();
@@ -63,9 +58,34 @@ impl Ledger {
     }
 
     /// Returns when others may end a purchase that comes into this state now.
-    pub(super) fn deadline(&self, state: PurchaseState) -> Option<i64> {
+    pub(super) fn deadline(&self, state: PurchaseState) -> Option<Duration> {
         let Deadlines { held, sent } = self.db.shared()?.deadlines();
         let most = if state == PurchaseState::Held { held } else { sent };
-        Some(nanos(self.now().saturating_add(most)))
+        Some(self.now().saturating_add(most))
+    }
+}
+
+impl Store {
+    pub async fn purge_expired(&self) -> Result<(), Unavailable> {
+        let path = self.inner.path.clone();
+        let purge = move |ledger: &Ledger| {
+            let now = ledger.now();
+            ledger.db.ensure_own()?;
+            if !path.as_os_str().is_empty()
+                && let Err(error) = replies::purge_unparsable(&path, now)
+            {
+                warn!(%error, "failed to delete unparsable replies");
+            }
+            if ledger.db.dialect().is_shared() {
+                let before = now.saturating_sub(replies::UNPARSABLE_RETENTION);
+                let trim = "DELETE FROM unparsable_replies WHERE at <= ? OR id NOT IN
+                    (SELECT id FROM unparsable_replies ORDER BY at DESC LIMIT ?)";
+                ledger.db.run(trim, params![before, replies::MAX_UNPARSABLE])?;
+            }
+            notes::purge(ledger)?;
+            outbox::purge(ledger)?;
+            ledger.replies.purge_expired(&*ledger.db, now)
+        };
+        self.query("purge_expired", purge).await
     }
 }

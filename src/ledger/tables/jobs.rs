@@ -3,16 +3,39 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use uuid::Uuid;
-
-use super::column::{self, nanos};
+use super::column::{Cells, FromRow, insert, read, record, select, signed};
 use super::ledger::Ledger;
 use super::outbox;
-use crate::ledger::engine::{Engine, Result, Row, Sql, ToSqlValue, params};
+use crate::ledger::engine::{Engine, Result, Sql, params};
 use crate::ledger::writer::Durability;
-use crate::ledger::{
-    Job, JobNews, JobState, KeyId, PolledJobs, PurchaseId, StatusUpdate, Store, Unavailable,
-};
+use crate::ledger::{Job, JobNews, PolledJobs, StatusUpdate, Store, Unavailable};
+
+record!(Job {
+    request_id: "request_id",
+    purchase: "purchase",
+    owner: "owner",
+    key: "key",
+    model: "model",
+    price: "price_micros",
+    at: "at",
+    prompt: "prompt",
+    latest_update: "status_at, body, state",
+});
+record!(StatusUpdate { at: "status_at", body: "body", state: "state" });
+record!(JobNews {
+    request_id: "request_id",
+    revision: "revision",
+    update: "status_at, body, state"
+});
+
+/// A job that was never polled has neither a time nor a body.
+impl FromRow for Option<StatusUpdate> {
+    fn from_row(cells: &mut Cells<'_>) -> Result<Self> {
+        let (at, body, state) =
+            (cells.next::<Option<_>>()?, cells.next::<Option<_>>()?, cells.next()?);
+        Ok(at.zip(body).map(|(at, body)| StatusUpdate { at, body, state }))
+    }
+}
 
 /// How long a server polls the jobs that it has claimed, unless it claims them again.
 const CLAIM: Duration = Duration::from_secs(30);
@@ -27,28 +50,9 @@ impl Store {
     }
 
     /// Records the gateway's latest status of a job, unless it is not known. A job that has ended
-    /// changes only to finished, and a finished one only the body of its status.
+    /// changes only to finished, and a finished one only the body of its status. Returns whether the
+    /// update was recorded.
     pub async fn update_job(
-        &self,
-        request_id: Arc<str>,
-        update: StatusUpdate,
-    ) -> Result<(), Unavailable> {
-        self.write_update(request_id, update).await.map(drop)
-    }
-
-    /// Records the last status of a job. If the settlement that records the job still waits for
-    /// a retry, this records the job, too.
-    pub async fn end_job(&self, job: &Job, update: StatusUpdate) -> Result<(), Unavailable> {
-        // The job is nearly always there, and to insert it would wait for the disk.
-        if !self.write_update(Arc::clone(&job.request_id), update.clone()).await? {
-            self.insert_job(job).await?;
-            self.update_job(Arc::clone(&job.request_id), update).await?;
-        }
-        Ok(())
-    }
-
-    /// Returns whether the update was recorded.
-    async fn write_update(
         &self,
         request_id: Arc<str>,
         update: StatusUpdate,
@@ -60,42 +64,51 @@ impl Store {
                 WHERE request_id = ?4
                     AND (state = 'open' OR (state = 'failed' AND ?3 = 'finished'))";
             let StatusUpdate { at, body, state } = &update;
-            let values = params![nanos(*at), &body[..], state.name(), request_id];
-            if ledger.db.run(write, values)? == 1 {
-                outbox::write_job(&*ledger.db, &request_id, *state, ledger.now())?;
+            if ledger.db.run(write, params![at, body, state, request_id])? == 1 {
+                outbox::write_job(ledger, &request_id, *state)?;
                 return Ok(true);
             }
             // A newer address of the result. When it was finished, and that it was, are known.
             let renew = "UPDATE jobs SET body = ?1, revision = revision + 1
                 WHERE request_id = ?2 AND state = 'finished' AND ?3 = 'finished'";
-            Ok(ledger.db.run(renew, params![&body[..], request_id, state.name()])? == 1)
+            Ok(ledger.db.run(renew, params![body, request_id, state])? == 1)
         };
         self.run("update_job", Durability::Buffered, write).await
     }
 
+    /// Records the last status of a job. If the settlement that records the job still waits for
+    /// a retry, this records the job, too.
+    pub async fn end_job(&self, job: &Job, update: StatusUpdate) -> Result<(), Unavailable> {
+        // The job is nearly always there, and to insert it would wait for the disk.
+        if !self.update_job(Arc::clone(&job.request_id), update.clone()).await? {
+            self.insert_job(job).await?;
+            self.update_job(Arc::clone(&job.request_id), update).await?;
+        }
+        Ok(())
+    }
+
     pub async fn find_job(&self, request_id: Arc<str>) -> Result<Option<Job>, Unavailable> {
-        self.query("find_job", move |ledger| {
-            Ok(jobs(ledger, "WHERE request_id = ?", &[&request_id])?.pop())
-        })
-        .await
+        let find = select::<Job>("FROM jobs WHERE request_id = ?");
+        self.query("find_job", move |ledger| ledger.db.first(&find, [&request_id], read)).await
     }
 
     pub async fn open_jobs(&self) -> Result<Vec<Job>, Unavailable> {
-        self.execute("open_jobs", Durability::Buffered, |ledger| {
-            jobs(ledger, "WHERE state = 'open' ORDER BY number", &[])
-        })
-        .await
+        let open = select::<Job>("FROM jobs WHERE state = 'open' ORDER BY number");
+        let find = move |ledger: &Ledger| ledger.db.all(&open, (), read);
+        self.execute("open_jobs", Durability::Buffered, find).await
     }
 
     /// Claims the open jobs that no server polls, for a while, and returns all that this one has
     /// claimed. The server that accepts a job polls it from the start.
     pub async fn claim_jobs(&self) -> Result<Vec<Job>, Unavailable> {
-        let claim = |ledger: &Ledger| {
-            let (me, now) = (ledger.server(), nanos(ledger.now()));
+        let claimed =
+            select::<Job>("FROM jobs WHERE state = 'open' AND poller = ? ORDER BY number");
+        let claim = move |ledger: &Ledger| {
+            let (me, now) = (ledger.server(), ledger.now());
             let claim = "UPDATE jobs SET poller = ?1, polled_until = ?2 WHERE state = 'open'
                 AND (poller = ?1 OR coalesce(polled_until, 0) < ?3)";
-            ledger.db.run(claim, params![me, claimed_until(ledger), now])?;
-            jobs(ledger, "WHERE state = 'open' AND poller = ? ORDER BY number", &[&me])
+            ledger.db.run(claim, params![me, now.saturating_add(CLAIM), now])?;
+            ledger.db.all(&claimed, [me], read)
         };
         self.run("claim_jobs", Durability::Buffered, claim).await
     }
@@ -103,22 +116,10 @@ impl Store {
     /// Returns the statuses of these jobs that are newer than the revisions that the caller knows;
     /// 0 is none.
     pub async fn job_news(&self, known: Vec<(Arc<str>, u64)>) -> Result<Vec<JobNews>, Unavailable> {
-        let find = "SELECT revision, status_at, body, state FROM jobs
-            WHERE request_id = ? AND revision > ?";
+        let find = select::<JobNews>("FROM jobs WHERE request_id = ? AND revision > ?");
         let news = move |db: &dyn Engine| {
-            let mut news = Vec::new();
-            for (request_id, seen) in &known {
-                news.extend(db.first(find, params![request_id, seen], |row| {
-                    let update = StatusUpdate {
-                        at: column::moment(row, 1)?,
-                        body: row.get::<Vec<u8>>(2)?.into(),
-                        state: column::named(row, 3, &JobState::ALL, JobState::name)?,
-                    };
-                    let request_id = Arc::clone(request_id);
-                    Ok(JobNews { request_id, revision: row.get(0)?, update })
-                })?);
-            }
-            Ok(news)
+            let news = known.iter().map(|(id, seen)| db.first(&find, params![id, seen], read));
+            news.filter_map(Result::transpose).collect()
         };
         self.run_report("job_news", news).await
     }
@@ -126,10 +127,9 @@ impl Store {
     /// Tells the server that polls an open job that someone watches it here, for this long.
     pub async fn watch_job(&self, request_id: Arc<str>, wait: Duration) -> Result<(), Unavailable> {
         let watch = move |ledger: &Ledger| {
-            let until = nanos(ledger.now().saturating_add(wait));
+            let until = ledger.now().saturating_add(wait);
             let watch = "UPDATE jobs SET watched_until = ? WHERE request_id = ? AND state = 'open'";
-            ledger.db.run(watch, params![until, request_id])?;
-            Ok(())
+            ledger.db.run(watch, params![until, request_id]).map(drop)
         };
         self.run("watch_job", Durability::Buffered, watch).await
     }
@@ -137,14 +137,12 @@ impl Store {
     /// Returns the open jobs that this server has claimed and others watch, or that others have
     /// claimed.
     pub async fn polled_jobs(&self) -> Result<PolledJobs, Unavailable> {
-        let (me, now) = (self.server(), nanos(self.now()));
+        let (me, now) = (self.server(), self.now());
         let find = "SELECT request_id, poller = ?1 FROM jobs WHERE state = 'open'
             AND ((poller = ?1 AND watched_until > ?2) OR (poller <> ?1 AND polled_until > ?2))";
         let polled = move |db: &dyn Engine| {
             let mut jobs = PolledJobs::default();
-            for (request_id, is_own) in
-                db.all(find, params![me, now], |row| Ok((row.get(0)?, row.get(1)?)))?
-            {
+            for (request_id, is_own) in db.all(find, params![me, now], read)? {
                 let group = if is_own { &mut jobs.watched } else { &mut jobs.taken };
                 group.push(request_id);
             }
@@ -154,14 +152,15 @@ impl Store {
     }
 
     pub async fn jobs_of(&self, owner: Arc<str>, most: usize) -> Result<Vec<Job>, Unavailable> {
-        let which = "WHERE owner = ? ORDER BY number DESC LIMIT ?";
-        let find = move |ledger: &Ledger| jobs(ledger, which, &[&owner, &column::signed(most)]);
-        self.run("jobs_of", Durability::Buffered, find).await
+        let latest = select::<Job>("FROM jobs WHERE owner = ? ORDER BY number DESC LIMIT ?");
+        let find =
+            move |ledger: &Ledger| ledger.db.all(&latest, params![owner, signed(most)], read);
+        self.query("jobs_of", find).await
     }
 
     pub async fn latest_jobs(&self, most: usize) -> Result<Vec<Job>, Unavailable> {
-        let which = "ORDER BY number DESC LIMIT ?";
-        self.query("latest_jobs", move |ledger| jobs(ledger, which, &[&column::signed(most)])).await
+        let latest = select::<Job>("FROM jobs ORDER BY number DESC LIMIT ?");
+        self.query("latest_jobs", move |ledger| ledger.db.all(&latest, [signed(most)], read)).await
     }
 
     /// Returns how long the latest finished jobs of a model took.
@@ -170,13 +169,9 @@ impl Store {
         model: Arc<str>,
         most: usize,
     ) -> Result<Vec<Duration>, Unavailable> {
-        let find = move |ledger: &Ledger| {
-            let latest = "SELECT at, status_at FROM jobs WHERE model = ? AND state = 'finished'
-                ORDER BY status_at DESC, number DESC LIMIT ?";
-            let took =
-                |row: &Row<'_>| Ok(column::moment(row, 1)?.saturating_sub(column::moment(row, 0)?));
-            ledger.db.all(latest, params![model, column::signed(most)], took)
-        };
+        let latest = "SELECT CASE WHEN status_at > at THEN status_at - at ELSE 0 END FROM jobs
+            WHERE model = ? AND state = 'finished' ORDER BY status_at DESC, number DESC LIMIT ?";
+        let find = move |ledger: &Ledger| ledger.db.all(latest, params![model, signed(most)], read);
         // A job that is resumed at the start needs it.
         self.execute("job_durations", Durability::Buffered, find).await
     }
@@ -184,58 +179,18 @@ impl Store {
 
 /// The server that accepts a job polls it.
 pub(super) fn insert(ledger: &Ledger, job: &Job) -> Result<()> {
-    let insert = "INSERT INTO jobs
-        (request_id, owner, key, model, price_micros, at, purchase, prompt, poller, polled_until)
-        VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (request_id) DO NOTHING";
     let poller = ledger.server();
-    let values = params![
-        job.request_id,
-        job.owner,
-        job.key.map(|key| key.0),
-        job.model,
-        job.price.as_micros(),
-        nanos(job.at),
-        job.purchase.map(|id| id.0.into_bytes()),
-        job.prompt,
-        poller,
-        poller.map(|_| claimed_until(ledger)),
-    ];
-    ledger.db.run(insert, values)?;
-    Ok(())
-}
-
-fn claimed_until(ledger: &Ledger) -> i64 {
-    nanos(ledger.now().saturating_add(CLAIM))
-}
-
-fn jobs(ledger: &Ledger, which: &str, values: &[&dyn ToSqlValue]) -> Result<Vec<Job>> {
-    let query = format!(
-        "SELECT request_id, owner, key, model, price_micros, at, status_at, body, state, purchase,
-            prompt
-         FROM jobs {which}"
-    );
-    ledger.db.all(&query, values, read)
-}
-
-fn read(row: &Row<'_>) -> Result<Job> {
-    let body: Option<Vec<u8>> = row.get(7)?;
-    let latest = match body {
-        Some(body) => Some(StatusUpdate {
-            at: column::moment(row, 6)?,
-            body: body.into(),
-            state: column::named(row, 8, &JobState::ALL, JobState::name)?,
-        }),
-        None => None,
-    };
-    Ok(Job {
-        request_id: row.get(0)?,
-        purchase: row.get::<Option<[u8; 16]>>(9)?.map(|id| PurchaseId(Uuid::from_bytes(id))),
-        owner: row.get(1)?,
-        key: row.get::<Option<[u8; 8]>>(2)?.map(KeyId),
-        model: row.get(3)?,
-        price: column::money(row, 4)?,
-        at: column::moment(row, 5)?,
-        prompt: row.get(10)?,
-        latest_update: latest,
-    })
+    let inserted = insert!(ledger.db, jobs {
+        request_id: job.request_id,
+        owner: job.owner,
+        key: job.key,
+        model: job.model,
+        price_micros: job.price,
+        at: job.at,
+        purchase: job.purchase,
+        prompt: job.prompt,
+        poller: poller,
+        polled_until: poller.map(|_| ledger.now().saturating_add(CLAIM)),
+    } "ON CONFLICT (request_id) DO NOTHING");
+    inserted.map(drop)
 }

@@ -6,18 +6,18 @@ use std::time::Duration;
 
 use tracing::warn;
 
-use super::credit;
+use super::column::{insert, read};
 use super::limits::KeptLimits;
 use super::replies::Replies;
 use super::spent::{self, Counters, Scope};
 use crate::clock::{self, Date};
 use crate::contract::money::{Period, Usd};
-use crate::ledger::engine::{Result, Sql, WriterEngine, params};
-use crate::ledger::rules::{Credit, ScopeBudget, Today, latest_plausible_day};
+use crate::ledger::engine::{Engine, Result, Sql, WriterEngine, params};
+use crate::ledger::rules::{Credit, KnownBalance, ScopeBudget, Today, latest_plausible_day};
 use crate::ledger::schema::tables;
 use crate::ledger::{
-    MoneyKind, OTHER_MONEY, PeriodSpend, PurchaseId, PurchaseState, Reason, ScopeKind, SpendLimit,
-    StoreCapacity,
+    CreditWatermark, MoneyKind, OTHER_MONEY, PeriodSpend, PurchaseId, PurchaseState, Reason,
+    ScopeKind, SpendLimit, StoreCapacity, Unavailable,
 };
 use crate::metrics::SharedLedgerMetrics;
 use crate::sync::FastMap;
@@ -84,11 +84,6 @@ pub(super) struct Tracked<T> {
 }
 
 impl<T: Copy + PartialEq> Tracked<T> {
-    fn load(&self, value: T) {
-        self.current.set(value);
-        self.committed.set(value);
-    }
-
     fn has_changed(&self) -> bool {
         self.current.get() != self.committed.get()
     }
@@ -162,18 +157,24 @@ impl Ledger {
         self.opened_at.set(self.opened_at.get().or(Some(begun.steady)));
         self.since_boot.set(begun.since_boot);
         if begun.has_changed {
-            self.counters.borrow_mut().forget();
-            self.forget_limits();
-            self.running.borrow_mut().clear();
-            self.next_number.set(None);
+            self.forget();
             if self.db.dialect().is_shared() {
-                self.credit.load(credit::read(&*self.db)?);
+                self.credit.set(self.read_credit()?);
+                self.credit.commit();
             }
         }
         if begun.has_jumped {
             self.block_for_a_period()?;
         }
         self.end_overdue()
+    }
+
+    /// Reads again what is in the tables, at its next use.
+    fn forget(&self) {
+        self.counters.borrow_mut().forget();
+        self.forget_limits();
+        self.running.borrow_mut().clear();
+        self.next_number.set(None);
     }
 
     pub(super) fn with_limits<T>(&self, read: impl FnOnce(&KeptLimits) -> T) -> Result<T> {
@@ -198,12 +199,27 @@ impl Ledger {
     pub(in crate::ledger) fn write_counters(&self) -> Result<()> {
         let sql = "UPDATE purchases SET replays = replays + ? WHERE id = ?";
         for (id, count) in self.replays.borrow_mut().drain() {
-            self.db.run(sql, params![count, id.0.as_bytes()])?;
+            self.db.run(sql, params![count, id])?;
         }
         if self.db.dialect().is_shared() && self.credit.has_changed() {
-            credit::write(&*self.db, self.credit.get())?;
+            let Credit { held, spent, known } = self.credit.get();
+            let sql = "UPDATE credit SET held = ?, spent = ?, balance = ?, since = ?, as_of = ?";
+            let (balance, since) = (known.map(|at| at.balance), known.map(|at| at.since));
+            let values = params![held, spent, balance, since, known.map(|at| at.as_of)];
+            self.db.run(sql, values)?;
         }
         self.counters.borrow_mut().save(&*self.db)
+    }
+
+    /// Reads the account's balance, and the prices held and spent, of all servers.
+    fn read_credit(&self) -> Result<Credit> {
+        type Balance = (Option<Usd>, Option<CreditWatermark>, Option<Duration>);
+        let sql = "SELECT held, spent, balance, since, as_of FROM credit";
+        let (held, spent, (balance, since, as_of)) =
+            self.db.one(sql, (), read::<(_, _, Balance)>)?;
+        let known = balance.zip(since).zip(as_of);
+        let known = known.map(|((balance, since), as_of)| KnownBalance { balance, since, as_of });
+        Ok(Credit { held, spent, known })
     }
 
     /// Commits the transaction. Returns whether anything was written.
@@ -216,31 +232,22 @@ impl Ledger {
 
     /// Rolls the transaction back, and forgets what was read or counted in it.
     pub(in crate::ledger) fn roll_back(&self) -> Result<()> {
-        self.counters.borrow_mut().forget();
-        self.forget_limits();
+        self.forget();
         self.credit.roll_back();
         self.ended_count.roll_back();
-        self.running.borrow_mut().clear();
         self.replays.borrow_mut().clear();
         self.replies.invalidate();
         self.has_ended.set(false);
         self.latest_number.set(None);
-        self.next_number.set(None);
         self.next_sweep.set(Duration::ZERO);
         self.db.roll_back()
     }
 
     /// Sets the kind of money if the ledger has none yet, and refuses another kind.
     pub(in crate::ledger) fn ensure_money_kind(&self, money: MoneyKind) -> Result<(), Reason> {
-        let give = "INSERT INTO money (number, kind) VALUES (1, ?) ON CONFLICT DO NOTHING";
-        let ask = "SELECT kind = ? FROM money";
-        let given = self.db.run(give, [money.name()]);
-        let is_same =
-            given.and_then(|_| self.db.one(ask, [money.name()], |row| row.get::<bool>(0)));
-        if is_same.map_err(|fault| fault.unavailable().0)? {
-            return Ok(());
-        }
-        Err(OTHER_MONEY.into())
+        insert!(self.db, money { number: 1, kind: money } "ON CONFLICT DO NOTHING")?;
+        let is_same = self.db.one("SELECT kind = ? FROM money", [money], read)?;
+        if is_same { Ok(()) } else { Err(OTHER_MONEY.into()) }
     }
 
     pub(in crate::ledger) fn clear(&self) -> Result<()> {
@@ -249,19 +256,14 @@ impl Ledger {
             self.db.run(&format!("DELETE FROM {table}"), ())?;
         }
         self.db.run("UPDATE members_version SET version = 0", ())?;
-        self.counters.borrow_mut().forget();
-        self.forget_limits();
-        self.running.borrow_mut().clear();
+        self.forget();
         self.credit.set(Credit::default());
         self.replies.invalidate();
         self.ended_count.set(0);
         self.slots_taken.set(0);
-        self.next_number.set(None);
         Ok(())
     }
-}
 
-impl Ledger {
     /// Counts a settled purchase. Beyond `max_ended`, deletes the one that ended first.
     pub(super) fn count_end(&self) -> Result<()> {
         let Some(bound) = self.max_ended else { return Ok(()) };
@@ -271,7 +273,7 @@ impl Ledger {
         }
         let first = "SELECT number FROM purchases WHERE ended_at IS NOT NULL
                      ORDER BY ended_at, number LIMIT 1";
-        let first: i64 = self.db.one(first, (), |row| row.get(0))?;
+        let first: i64 = self.db.one(first, (), read)?;
         self.db.run("DELETE FROM replies WHERE number = ?", [first])?;
         self.db.run("DELETE FROM purchases WHERE number = ?", [first])?;
         self.ended_count.set(bound);
@@ -279,7 +281,8 @@ impl Ledger {
         Ok(())
     }
 
-    pub(super) fn today(&self, now: Duration) -> Result<Today> {
+    pub(super) fn today(&self) -> Result<Today> {
+        let now = self.now();
         let mut latest = self.counters.borrow_mut().latest_day(&*self.db)?;
         let last = latest_plausible_day(now);
         if let Some(day) = latest.filter(|day| *day > last) {
@@ -296,24 +299,37 @@ impl Ledger {
         Ok(Today::at(now, latest))
     }
 
-    pub(super) fn spend_of(&self, scope: Scope<'_>, today: Today) -> Result<PeriodSpend> {
-        let mut counters = self.counters.borrow_mut();
-        today.spend(|period| counters.get(&*self.db, scope, period, today))
-    }
-
-    /// Returns a scope's limits with what it has spent in the limited periods. A purchase counts in
-    /// days and months, so these are always read.
+    /// Returns what a scope has spent in the periods with a limit. A purchase counts in days and
+    /// months, so these are always read.
     pub(super) fn scope_budget(
         &self,
-        (scope, limit): (Scope<'_>, SpendLimit),
+        scope: Scope<'_>,
+        limit: SpendLimit,
         today: Today,
     ) -> Result<ScopeBudget> {
-        let mut counters = self.counters.borrow_mut();
-        let spent = today.spend(|period| match (period, limit.get(period)) {
-            (Period::Week | Period::Ever, None) => Ok(Usd::ZERO),
-            _ => counters.get(&*self.db, scope, period, today),
-        })?;
+        let is_read = |period| match period {
+            Period::Day | Period::Month => true,
+            Period::Week | Period::Ever => limit.get(period).is_some(),
+        };
+        let spent = self.spend_of(scope, today, is_read)?;
         Ok(ScopeBudget { scope: scope.kind, limit, spent })
+    }
+
+    /// Returns what a scope has spent in these periods, and zero in all others.
+    pub(super) fn spend_of(
+        &self,
+        scope: Scope<'_>,
+        today: Today,
+        is_read: impl Fn(Period) -> bool,
+    ) -> Result<PeriodSpend> {
+        let mut counters = self.counters.borrow_mut();
+        today.spend(|period| {
+            if is_read(period) {
+                counters.get(&*self.db, scope, period, today)
+            } else {
+                Ok(Usd::ZERO)
+            }
+        })
     }
 
     /// Changes a purchase's share of its counters from `before` to `after`.
@@ -328,4 +344,23 @@ impl Ledger {
         }
         Ok(())
     }
+}
+
+/// Returns where and when the ledger was moved. It can then be read, and sells nothing.
+pub(in crate::ledger) fn moved_to(db: &dyn Engine) -> Result<Option<(String, Duration)>> {
+    db.first("SELECT destination, at FROM moved", (), read)
+}
+
+/// Refuses a ledger that was moved.
+pub(in crate::ledger) fn ensure_not_moved(db: &dyn Engine) -> Result<()> {
+    match moved_to(db)? {
+        Some((to, at)) => Err(Unavailable(Reason::moved(&to, at)).into()),
+        None => Ok(()),
+    }
+}
+
+#[cfg(feature = "postgres")]
+pub(in crate::ledger) fn note_moved(db: &dyn Engine, to: &str, now: Duration) -> Result<()> {
+    let moved = insert!(db, moved { number: 1, destination: to, at: now } "ON CONFLICT DO NOTHING");
+    moved.map(drop)
 }

@@ -3,7 +3,6 @@
 mod audit_log;
 mod budget_requests;
 mod column;
-mod credit;
 mod dedupe;
 mod ends;
 mod groups;
@@ -11,11 +10,9 @@ mod jobs;
 mod ledger;
 mod limits;
 mod members;
-mod moved;
 mod notes;
 mod outbox;
 mod purchases;
-mod purge;
 mod replies;
 pub(super) mod reports;
 mod servers;
@@ -26,11 +23,10 @@ mod subjects;
 pub(super) use column::duration;
 #[cfg(feature = "postgres")]
 pub(super) use column::nanos;
-pub(super) use ledger::Ledger;
-pub(super) use members::token_secret_fingerprint;
-pub(super) use moved::ensure_not_moved;
+pub(super) use ledger::{Ledger, ensure_not_moved};
 #[cfg(feature = "postgres")]
-pub(super) use moved::{moved_to, note_moved};
+pub(super) use ledger::{moved_to, note_moved};
+pub(super) use members::token_secret_fingerprint;
 #[cfg(feature = "postgres")]
 pub(super) use servers::ALIVE;
 #[cfg(feature = "postgres")]

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use super::column::{self, nanos};
+use super::column::{read, upsert};
 use super::ledger::Ledger;
-use crate::ledger::engine::{Engine, Result, Row, Sql, params};
+use crate::ledger::engine::{Result, Row, Sql, params};
 use crate::ledger::writer::Durability;
 use crate::ledger::{
     ChangeNote, DedupeKey, Digest, DuplicateCheck, Reservation, Store, StoreOp, Unavailable,
@@ -61,12 +61,9 @@ impl Store {
         within: Duration,
     ) -> Result<Option<ChangeNote>, Unavailable> {
         let begin = move |ledger: &Ledger| {
-            let since = nanos(ledger.steady().saturating_sub(within));
-            let read = |row: &Row<'_>| {
-                let answer = row.get::<Option<Vec<u8>>>(3)?;
-                Ok(ChangeNote { payload: row.get(2)?, answer: answer.map(Into::into) })
-            };
-            let known = ledger.db.first(FIND, params![CHANGE, id, since], read)?;
+            let since = ledger.steady().saturating_sub(within);
+            let note = |row: &Row<'_>| Ok(ChangeNote { payload: row.get(2)?, answer: row.get(3)? });
+            let known = ledger.db.first(FIND, params![CHANGE, id, since], note)?;
             if known.is_none() {
                 let of = "UPDATE notes SET payload = ?, answer = NULL WHERE kind = ? AND id = ?";
                 ledger.note((CHANGE, &id), &caller, (ledger.steady(), 0))?;
@@ -102,8 +99,8 @@ impl Ledger {
         let Some(ids) = &retry.refused_as else { return Ok(None) };
         let (mut last, now) = (self.opened_at(), self.steady());
         for id in ids {
-            let at =
-                self.db.first(FIND, params![REFUSAL, id, -1_i64], |row| column::moment(row, 0))?;
+            let at: Option<Duration> =
+                self.db.first(FIND, params![REFUSAL, id, -1_i64], read)?;
             // A later time is of another clock, before the last start.
             last = last.max(at.filter(|at| *at <= now).unwrap_or_default());
         }
@@ -118,7 +115,7 @@ impl Ledger {
         let DedupeKey::IdempotencyKey { key, .. } = &reservation.dedupe_key else {
             return Ok(false);
         };
-        let since = nanos(self.steady().saturating_sub(MAX_DELAY));
+        let since = self.steady().saturating_sub(MAX_DELAY);
         let latest = self.db.first(FIND, params![ATTEMPT, key, since], |row| row.get::<u32>(1))?;
         let latest = latest.unwrap_or_default();
         if *attempt >= latest.max(1) {
@@ -133,20 +130,16 @@ impl Ledger {
         caller: &str,
         (at, attempt): (Duration, u32),
     ) -> Result<()> {
-        let note = "INSERT INTO notes (kind, id, caller, at, attempt) VALUES (?, ?, ?, ?, ?)
-            ON CONFLICT (kind, id) DO UPDATE SET caller = excluded.caller, at = excluded.at,
-                attempt = excluded.attempt";
-        self.db.run(note, params![kind, id, caller, nanos(at), attempt])?;
+        upsert!(self.db, notes (kind: kind, id: id) { caller: caller, at: at, attempt: attempt })?;
         let trim = "DELETE FROM notes WHERE caller = ?1 AND at <
             (SELECT at FROM notes WHERE caller = ?1 ORDER BY at DESC LIMIT 1 OFFSET ?2)";
-        self.db.run(trim, params![caller, MAX_PER_CALLER - 1])?;
-        Ok(())
+        self.db.run(trim, params![caller, MAX_PER_CALLER - 1]).map(drop)
     }
 }
 
-pub(super) fn purge(db: &dyn Engine, now: Duration) -> Result<()> {
+pub(super) fn purge(ledger: &Ledger) -> Result<()> {
+    let before = ledger.steady().saturating_sub(RETENTION);
     let trim = "DELETE FROM notes WHERE at < ?1 OR at <
         (SELECT at FROM notes ORDER BY at DESC LIMIT 1 OFFSET ?2)";
-    db.run(trim, params![nanos(now.saturating_sub(RETENTION)), MAX_NOTES])?;
-    Ok(())
+    ledger.db.run(trim, params![before, MAX_NOTES]).map(drop)
 }

@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use super::column::{self, nanos};
+use super::column::{Record, insert, read, record, signed};
 use super::ledger::Ledger;
 use crate::contract::event::EventKind;
 use crate::contract::money::Usd;
-use crate::ledger::engine::{Engine, Result, Sql, params};
+use crate::ledger::engine::{Result, Sql, params};
 use crate::ledger::outbox::{
     ALERT_RETENTION, EVENT_RETENTION, crossing_event_id, event_id, job_events, unknown_event_id,
 };
@@ -20,40 +20,34 @@ use crate::ledger::{
     Unavailable, WebhookId,
 };
 
+record!(OutboxEvent { id: "id", event: "event", at: "at", data: "data", attempts: "attempts" });
+
 const WRITE: &str = "INSERT INTO outbox (id, webhook, event, at, due, data)
     SELECT ?1, webhook, event, ?2, ?2, ?3 FROM webhooks WHERE event = ?4 ON CONFLICT DO NOTHING";
 const RAISE: &str = "INSERT INTO alerts (rule, whose, period, at)
     SELECT ?1, ?2, ?3, ?4 WHERE EXISTS (SELECT 1 FROM webhooks WHERE event = ?1)
     ON CONFLICT DO NOTHING";
-const CLAIM: &str = "UPDATE outbox SET due = ?2 WHERE number IN (
-        SELECT number FROM outbox WHERE webhook = ?1 AND due <= ?3 ORDER BY due, number LIMIT ?4)
-    RETURNING id, event, at, data, attempts";
-
 /// Ends the leases of the server that had this file before: its first attempts are repeated at once.
 pub(super) fn recover(ledger: &Ledger) -> Result<()> {
     let end = "UPDATE outbox SET due = ?1 WHERE due > ?1 AND attempts = 0";
-    ledger.db.run(end, [nanos(ledger.now())])?;
-    Ok(())
+    ledger.db.run(end, [ledger.now()]).map(drop)
 }
 
 impl Store {
     /// Replaces which webhook wants which event, from now on.
     pub async fn set_webhooks(&self, wanted: Arc<[Subscription]>) -> Result<(), Unavailable> {
         let write = move |ledger: &Ledger| {
-            let known = ledger.db.all("SELECT event, webhook FROM webhooks", (), |row| {
-                Ok((row.get::<String>(0)?, WebhookId(row.get(1)?)))
-            })?;
-            let is_wanted = |(event, webhook): &(String, WebhookId)| {
-                wanted.iter().any(|(kind, one)| kind.name() == event && one == webhook)
-            };
-            for (event, webhook) in known.iter().filter(|row| !is_wanted(row)) {
-                let delete = "DELETE FROM webhooks WHERE event = ? AND webhook = ?";
-                ledger.db.run(delete, params![event, webhook.0])?;
+            let known: Vec<(String, WebhookId)> =
+                ledger.db.all("SELECT event, webhook FROM webhooks", (), read)?;
+            for (event, webhook) in known {
+                let is_it = |(kind, one): &Subscription| kind.name() == event && *one == webhook;
+                if !wanted.iter().any(is_it) {
+                    let delete = "DELETE FROM webhooks WHERE event = ? AND webhook = ?";
+                    ledger.db.run(delete, params![event, webhook])?;
+                }
             }
-            let insert =
-                "INSERT INTO webhooks (event, webhook) VALUES (?, ?) ON CONFLICT DO NOTHING";
             for (kind, webhook) in wanted.iter() {
-                ledger.db.run(insert, params![kind.name(), webhook.0])?;
+                insert!(ledger.db, webhooks { event: kind, webhook: webhook } "ON CONFLICT DO NOTHING")?;
             }
             Ok(())
         };
@@ -69,19 +63,16 @@ impl Store {
         most: usize,
         lease: Duration,
     ) -> Result<Vec<OutboxEvent>, Unavailable> {
+        let claim = format!(
+            "UPDATE outbox SET due = ?2 WHERE number IN (
+                SELECT number FROM outbox WHERE webhook = ?1 AND due <= ?3 ORDER BY due, number LIMIT ?4)
+            RETURNING {}",
+            OutboxEvent::COLUMNS
+        );
         self.query("claim_events", move |ledger| {
             let now = ledger.now();
-            let until = nanos(now.saturating_add(lease));
-            let values = params![webhook.0, until, nanos(now), column::signed(most)];
-            ledger.db.all(CLAIM, values, |row| {
-                Ok(OutboxEvent {
-                    id: row.get(0)?,
-                    event: row.get(1)?,
-                    at: column::moment(row, 2)?,
-                    data: row.get(3)?,
-                    attempts: row.get(4)?,
-                })
-            })
+            let values = params![webhook, now.saturating_add(lease), now, signed(most)];
+            ledger.db.all(&claim, values, read)
         })
         .await
     }
@@ -89,11 +80,8 @@ impl Store {
     /// Deletes an event that was delivered, or that was given up.
     pub async fn finish_event(&self, id: Arc<str>, webhook: WebhookId) -> Result<(), Unavailable> {
         let delete = "DELETE FROM outbox WHERE id = ? AND webhook = ?";
-        self.query("finish_event", move |ledger| {
-            ledger.db.run(delete, params![id, webhook.0])?;
-            Ok(())
-        })
-        .await
+        let finish = move |ledger: &Ledger| ledger.db.run(delete, params![id, webhook]).map(drop);
+        self.query("finish_event", finish).await
     }
 
     /// Counts a failed attempt. The next one is due after `wait`.
@@ -106,52 +94,51 @@ impl Store {
         let delay =
             "UPDATE outbox SET due = ?, attempts = attempts + 1 WHERE id = ? AND webhook = ?";
         self.query("delay_event", move |ledger| {
-            let due = nanos(ledger.now().saturating_add(wait));
-            ledger.db.run(delay, params![due, id, webhook.0])?;
-            Ok(())
+            let due = ledger.now().saturating_add(wait);
+            ledger.db.run(delay, params![due, id, webhook]).map(drop)
         })
         .await
     }
 
     /// Writes the event of an alert, unless the alert is raised already or no webhook wants it.
     pub async fn raise_alert(&self, alert: Alert) -> Result<(), Unavailable> {
-        self.query("raise_alert", move |ledger| raise(&*ledger.db, &alert, ledger.now())).await
+        let raise = move |ledger: &Ledger| {
+            let Alert { kind, whose, period, .. } = &alert;
+            let subject = format!("{whose} {period} {}", ledger.now().as_nanos());
+            raise(ledger, &alert, &event_id(*kind, &subject))
+        };
+        self.query("raise_alert", raise).await
     }
 
     /// Ends an alert without a period, so that it can be raised again.
     pub async fn end_alert(&self, kind: EventKind, whose: Arc<str>) -> Result<(), Unavailable> {
         let delete = "DELETE FROM alerts WHERE rule = ? AND whose = ? AND period = 0";
-        self.query("end_alert", move |ledger| {
-            ledger.db.run(delete, params![kind.name(), whose])?;
-            Ok(())
-        })
-        .await
+        let end = move |ledger: &Ledger| ledger.db.run(delete, params![kind, whose]).map(drop);
+        self.query("end_alert", end).await
     }
 }
 
 /// Raises an alert, unless it is raised already or no webhook wants it.
-pub(super) fn raise(db: &dyn Engine, alert: &Alert, now: Duration) -> Result<()> {
-    let Alert { kind, whose, period, .. } = alert;
-    let id = event_id(*kind, &format!("{whose} {period} {}", now.as_nanos()));
-    raise_with_id(db, alert, &id, now)
-}
-
-fn raise_with_id(db: &dyn Engine, alert: &Alert, id: &str, now: Duration) -> Result<()> {
+fn raise(ledger: &Ledger, alert: &Alert, id: &str) -> Result<()> {
     let Alert { kind, whose, period, data } = alert;
-    let row = params![kind.name(), whose, column::signed(*period), nanos(now)];
-    if db.run(RAISE, row)? == 1 {
-        db.run(WRITE, params![id, nanos(now), data, kind.name()])?;
+    if ledger.db.run(RAISE, params![kind, whose, period, ledger.now()])? == 1 {
+        write(ledger, id, *kind, data)?;
     }
     Ok(())
+}
+
+/// Writes an event for each webhook that wants it.
+fn write(ledger: &Ledger, id: &str, kind: EventKind, data: &str) -> Result<()> {
+    ledger.db.run(WRITE, params![id, ledger.now(), data, kind]).map(drop)
 }
 
 /// Reports the budgets of which a purchase has just brought the spending to a threshold. `scopes`
 /// do not include it.
 pub(super) fn write_crossings(
-    db: &dyn Engine,
+    ledger: &Ledger,
     reservation: &Reservation,
     scopes: &[ScopeBudget],
-    (now, today): (Duration, Today),
+    today: Today,
 ) -> Result<()> {
     let Reservation { budgets, price, .. } = reservation;
     if budgets.thresholds.is_none() {
@@ -180,60 +167,47 @@ pub(super) fn write_crossings(
             data: data.to_string().into(),
         };
         let id = crossing_event_id(reservation.id, &crossing);
-        raise_with_id(db, &alert, &id, now)?;
+        raise(ledger, &alert, &id)?;
     }
     Ok(())
 }
 
 /// Reports a purchase that has just become unknown.
-pub(super) fn write_unknown(db: &dyn Engine, id: PurchaseId, now: Duration) -> Result<()> {
-    let kind = EventKind::OutcomeUnknown.name();
+pub(super) fn write_unknown(ledger: &Ledger, id: PurchaseId) -> Result<()> {
+    let kind = EventKind::OutcomeUnknown;
     let wanted = "SELECT caller, model, price_micros FROM purchases
         WHERE id = ?1 AND EXISTS (SELECT 1 FROM webhooks WHERE event = ?2)";
-    let data = db.first(wanted, params![id.0.as_bytes(), kind], |row| {
-        let (caller, model, price): (&str, &str, Usd) =
-            (row.get(0)?, row.get(1)?, column::money(row, 2)?);
-        Ok(json!({
-            "purchase": id.to_string(), "caller": caller, "model": model,
-            "price": price, "price_micros": price.as_micros(),
-        }))
-    })?;
-    let Some(data) = data else { return Ok(()) };
-    db.run(WRITE, params![unknown_event_id(id), nanos(now), data.to_string(), kind])?;
-    Ok(())
+    let found: Option<(String, String, Usd)> = ledger.db.first(wanted, params![id, kind], read)?;
+    let Some((caller, model, price)) = found else { return Ok(()) };
+    let data = json!({
+        "purchase": id.to_string(), "caller": caller, "model": model,
+        "price": price, "price_micros": price.as_micros(),
+    });
+    write(ledger, &unknown_event_id(id), kind, &data.to_string())
 }
 
 /// Reports a job that has just reached this state.
-pub(super) fn write_job(
-    db: &dyn Engine,
-    request_id: &str,
-    state: JobState,
-    now: Duration,
-) -> Result<()> {
+pub(super) fn write_job(ledger: &Ledger, request_id: &str, state: JobState) -> Result<()> {
     let Some([own, openai]) = job_events(state) else { return Ok(()) };
     let wanted = "SELECT model, owner, price_micros FROM jobs
         WHERE request_id = ?1 AND EXISTS (SELECT 1 FROM webhooks WHERE event = ?2 OR event = ?3)";
-    let job = db.first(wanted, params![request_id, own.name(), openai.name()], |row| {
-        let (model, caller, cost): (&str, &str, Usd) =
-            (row.get(0)?, row.get(1)?, column::money(row, 2)?);
-        Ok(json!({
-            "request_id": request_id, "model": model, "caller": caller,
-            "cost": cost, "cost_micros": cost.as_micros(),
-        }))
-    })?;
-    let Some(job) = job else { return Ok(()) };
-    for (kind, data) in [(own, job), (openai, json!({ "id": request_id }))] {
-        let values = params![event_id(kind, request_id), nanos(now), data.to_string(), kind.name()];
-        db.run(WRITE, values)?;
+    let found: Option<(String, String, Usd)> =
+        ledger.db.first(wanted, params![request_id, own, openai], read)?;
+    let Some((model, caller, cost)) = found else { return Ok(()) };
+    let data = json!({
+        "request_id": request_id, "model": model, "caller": caller,
+        "cost": cost, "cost_micros": cost.as_micros(),
+    });
+    for (kind, data) in [(own, data), (openai, json!({ "id": request_id }))] {
+        write(ledger, &event_id(kind, request_id), kind, &data.to_string())?;
     }
     Ok(())
 }
 
 /// Deletes events that nothing has delivered, and alerts of periods that are over.
-pub(super) fn purge(db: &dyn Engine, now: Duration) -> Result<()> {
-    let before = |retention| nanos(now.saturating_sub(retention));
-    db.run("DELETE FROM outbox WHERE at < ?", [before(EVENT_RETENTION)])?;
+pub(super) fn purge(ledger: &Ledger) -> Result<()> {
+    let before = |retention| [ledger.now().saturating_sub(retention)];
+    ledger.db.run("DELETE FROM outbox WHERE at < ?", before(EVENT_RETENTION))?;
     let over = "DELETE FROM alerts WHERE period <> 0 AND at < ?";
-    db.run(over, [before(ALERT_RETENTION)])?;
-    Ok(())
+    ledger.db.run(over, before(ALERT_RETENTION)).map(drop)
 }

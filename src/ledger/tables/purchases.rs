@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::time::timeout;
 use tracing::error;
 
-use super::column::{self, nanos};
+use super::column::{insert, nanos, read, record, select};
 use super::ledger::{Ledger, Purchase};
 use super::spent::Scope;
 use super::{jobs, outbox, slots};
@@ -24,6 +24,17 @@ use crate::ledger::{
     Store, StoreOp, Unavailable, WantedSlot,
 };
 use crate::sync::lock;
+
+record!(Purchase {
+    number: "number",
+    state: "state",
+    price: "price_micros",
+    caller: "caller",
+    group: "group_name",
+    token: "token",
+    today: "day, month",
+});
+record!(Today { day: "day", month: "month" });
 
 /// How often a purchase that another process may end is polled.
 const POLL_INTERVAL: Duration = Duration::from_millis(250);
@@ -174,7 +185,7 @@ impl Store {
                 WHERE id = ?1 AND ended_at IS NULL AND coalesce(deadline, ?4) >= ?4";
             let is_unconfirmed = account == AccountStatus::Unconfirmed;
             let deadline = ledger.deadline(PurchaseState::Sent);
-            let values = params![id.0.as_bytes(), is_unconfirmed, deadline, nanos(ledger.now())];
+            let values = params![id, is_unconfirmed, deadline, ledger.now()];
             match ledger.db.run(sql, values)? {
                 0 => Err(Unavailable("the purchase is not held".into()).into()),
                 _ => Ok(()),
@@ -208,8 +219,7 @@ impl Store {
         self.notify_later(StoreOp::MarkDelivered(id), |_| {
             move |ledger: &Ledger| {
                 let sql = "UPDATE purchases SET delivered = 1 WHERE id = ?";
-                ledger.db.run(sql, [id.0.as_bytes()])?;
-                Ok(())
+                ledger.db.run(sql, [id]).map(drop)
             }
         });
     }
@@ -248,8 +258,7 @@ impl Store {
 
     pub async fn current_spend(&self, scope: BudgetScope) -> Result<PeriodSpend, Unavailable> {
         self.query("current_spend", move |ledger| {
-            let today = ledger.today(ledger.now())?;
-            ledger.spend_of(Scope::from(&scope), today)
+            ledger.spend_of(Scope::from(&scope), ledger.today()?, |_| true)
         })
         .await
     }
@@ -271,8 +280,8 @@ impl Ledger {
             Ok(expired) => expired,
             Err(earlier) => return Ok(Err(earlier)),
         };
-        let today = self.today(now)?;
-        let scopes = self.scope_budgets(reservation, (now, today))?;
+        let today = self.today()?;
+        let scopes = self.scope_budgets(reservation, today)?;
         let (mut credit, price) = (self.credit.get(), reservation.price);
         let covered = rules::check_budgets(&scopes, price)
             .and_then(|()| credit.hold(price, reservation.budgets.balance_floor, now));
@@ -286,11 +295,11 @@ impl Ledger {
             Some((slot, _)) if !slots::free(self, slot.limit)?.is_free => None,
             send => send,
         };
-        let inserted = self.insert(reservation, send, (now, today))?;
+        let inserted = self.insert(reservation, send, today)?;
         let known = || Unavailable("the purchase is already in the ledger".into());
         let purchase = inserted.ok_or_else(known)?;
         self.change_spend(&purchase, Usd::ZERO, price)?;
-        outbox::write_crossings(&*self.db, reservation, &scopes, (now, today))?;
+        outbox::write_crossings(self, reservation, &scopes, today)?;
         self.credit.set(credit);
         self.running.borrow_mut().insert(reservation.id, purchase);
         if let Some((slot, _)) = send {
@@ -313,27 +322,23 @@ impl Ledger {
     }
 
     /// Returns the limits of all scopes that the purchase counts in, and of absent ones none.
-    fn scope_budgets(
-        &self,
-        reservation: &Reservation,
-        (now, today): (Duration, Today),
-    ) -> Result<[ScopeBudget; 4]> {
+    fn scope_budgets(&self, reservation: &Reservation, today: Today) -> Result<[ScopeBudget; 4]> {
         let Reservation { caller, group, token, budgets, .. } = reservation;
-        let of = |scope: Scope<'_>, limit| self.scope_budget((scope, limit), today);
-        let optional = |kind, name: Option<&'_ Arc<str>>, limit| match name {
-            Some(name) => self.scope_budget((Scope { kind, name }, limit), today),
+        let of = |kind, name: Option<&Arc<str>>, limit| match name {
+            Some(name) => self.scope_budget(Scope { kind, name }, limit, today),
             None => Ok(ScopeBudget::absent(kind)),
         };
+        let now = self.now();
         let (group_limit, extra) = self.with_limits(|kept| {
             let group = group.as_ref().map(|name| kept.group(name));
             (group.unwrap_or_default(), kept.extra(caller, now))
         })?;
         let extra = extra.map_or(Usd::ZERO, |extra| extra.amount);
         Ok([
-            of(Scope::TOTAL, budgets.total)?,
-            optional(ScopeKind::Group, group.as_ref(), group_limit)?,
-            of(Scope::caller(caller), budgets.caller.raised(extra))?,
-            optional(ScopeKind::Token, token.as_ref(), budgets.token)?,
+            self.scope_budget(Scope::TOTAL, budgets.total, today)?,
+            of(ScopeKind::Group, group.as_ref(), group_limit)?,
+            of(ScopeKind::Caller, Some(caller), budgets.caller.raised(extra))?,
+            of(ScopeKind::Token, token.as_ref(), budgets.token)?,
         ])
     }
 
@@ -342,7 +347,7 @@ impl Ledger {
         &self,
         reservation: &Reservation,
         send: Option<(WantedSlot, AccountStatus)>,
-        (now, today): (Duration, Today),
+        today: Today,
     ) -> Result<Option<Purchase>> {
         let (key, payload, fingerprint) = match &reservation.dedupe_key {
             DedupeKey::IdempotencyKey { key, payload } | DedupeKey::Quote { key, payload, .. } => {
@@ -355,37 +360,31 @@ impl Ledger {
             Some((_, account)) => (PurchaseState::Sent, account == AccountStatus::Unconfirmed),
         };
         // To have the database number it would build a temporary table.
+        let next = "SELECT coalesce(max(number), 0) + 1 FROM purchases";
         let number = match self.next_number.get() {
             Some(number) => number,
-            None => {
-                let next = "SELECT coalesce(max(number), 0) + 1 FROM purchases";
-                self.db.one(next, (), |row| row.get(0))?
-            }
+            None => self.db.one(next, (), read)?,
         };
-        let insert = "INSERT INTO purchases
-            (number, id, at, day, month, caller, group_name, token, service, model, price_micros, state,
-                unrecognised, key, payload, fingerprint, deadline)
-            VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING";
-        let values = params![
-            number,
-            reservation.id.0.as_bytes(),
-            nanos(now),
-            today.day,
-            today.month,
-            &*reservation.caller,
-            reservation.group.as_deref(),
-            reservation.token.as_deref(),
-            reservation.service.name(),
-            &*reservation.model,
-            reservation.price.as_micros(),
-            state.name(),
-            is_unconfirmed,
-            key,
-            payload,
-            fingerprint,
-            self.deadline(state),
-        ];
-        if self.db.run(insert, values)? == 0 {
+        let inserted = insert!(self.db, purchases {
+            number: number,
+            id: reservation.id,
+            at: self.now(),
+            day: today.day,
+            month: today.month,
+            caller: reservation.caller,
+            group_name: reservation.group,
+            token: reservation.token,
+            service: reservation.service,
+            model: reservation.model,
+            price_micros: reservation.price,
+            state: state,
+            unrecognised: is_unconfirmed,
+            key: key,
+            payload: payload,
+            fingerprint: fingerprint,
+            deadline: self.deadline(state),
+        } "ON CONFLICT DO NOTHING")?;
+        if inserted == 0 {
             return Ok(None);
         }
         self.latest_number.set(Some(number));
@@ -426,7 +425,7 @@ impl Ledger {
         self.change_spend(&purchase, purchase.price, amount)?;
         let (cost, until) = match settlement {
             Settlement::Charged { cost, keep, .. } => {
-                (Some(cost.as_micros()), Some(nanos(now.saturating_add(*keep))))
+                (Some(*cost), Some(now.saturating_add(*keep)))
             }
             Settlement::Released | Settlement::Unknown => (None, None),
         };
@@ -434,20 +433,19 @@ impl Ledger {
                 ended_at = coalesce(ended_at, ?), ended_steady = coalesce(ended_steady, ?), assumed = ?
             WHERE number = ?";
         let assumed = matches!(settlement, Settlement::Charged { reply: None, .. });
-        let (at, steady) = (nanos(now), nanos(self.steady()));
-        let values = params![state.name(), cost, until, at, steady, assumed, purchase.number];
+        let values = params![state, cost, until, now, self.steady(), assumed, purchase.number];
         self.db.run(end, values)?;
         if state == PurchaseState::Released {
             self.clear_dedupe_key(purchase.number)?;
         }
         if let (Settlement::Charged { reply: Some(reply), .. }, Some(until)) = (settlement, until) {
-            self.replies.keep(&*self.db, purchase.number, reply, until)?;
+            self.replies.keep(&*self.db, purchase.number, reply, nanos(until))?;
         }
         if let Settlement::Charged { job: Some(job), .. } = settlement {
             jobs::insert(self, job)?;
         }
         if state == PurchaseState::Unknown {
-            outbox::write_unknown(&*self.db, id, now)?;
+            outbox::write_unknown(self, id)?;
         }
         if purchase.state != PurchaseState::Unknown {
             let mut credit = self.credit.get();
@@ -460,8 +458,8 @@ impl Ledger {
     }
 
     pub(in crate::ledger) fn needs_sync(&self, id: PurchaseId) -> Result<bool> {
-        let price = self.running.borrow().get(&id).map(|purchase| purchase.price);
-        let price = match price {
+        let running = self.running.borrow().get(&id).map(|purchase| purchase.price);
+        let price = match running {
             None => self.purchase(id)?.map(|purchase| purchase.price),
             running => running,
         };
@@ -469,18 +467,6 @@ impl Ledger {
     }
 
     pub(super) fn purchase(&self, id: PurchaseId) -> Result<Option<Purchase>> {
-        let find = "SELECT number, state, price_micros, caller, day, month, group_name, token
-            FROM purchases WHERE id = ?";
-        self.db.first(find, [id.0.as_bytes()], |row| {
-            Ok(Purchase {
-                number: row.get(0)?,
-                state: column::state(row, 1)?,
-                price: column::money(row, 2)?,
-                caller: row.get(3)?,
-                group: row.get(6)?,
-                token: row.get(7)?,
-                today: Today { day: row.get(4)?, month: row.get(5)? },
-            })
-        })
+        self.db.first(&select::<Purchase>("FROM purchases WHERE id = ?"), [id], read)
     }
 }

@@ -4,36 +4,50 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-use super::column::{self, nanos};
+use super::column::{LossyText, Record, insert, nanos, read, record, select, signed};
 use super::ledger::Ledger;
 use crate::contract::money::Usd;
-use crate::ledger::engine::{Engine, Result, Row, Sql, ToSqlValue, params};
+use crate::ledger::engine::{Engine, Result, Sql, ToSqlValue, params};
 use crate::ledger::rules::Credit;
 use crate::ledger::schema::SqlDialect;
+use crate::ledger::sqlite::with_suffix;
 use crate::ledger::writer::Durability;
 use crate::ledger::{
-    AccountCheck, Budgets, Checkpoint, DedupeKey, Evidence, JobState, LedgerTotals, MissingSpend,
-    PurchaseId, PurchaseRecord, Reservation, SETTLES_WITHIN, Service, Settlement, Snapshot,
-    SpendRow, Store, Unavailable, ZoneOffsets,
+    AccountCheck, Budgets, Checkpoint, DedupeKey, Evidence, LedgerTotals, MissingSpend, PurchaseId,
+    PurchaseRecord, Reservation, SETTLES_WITHIN, Service, Settlement, Snapshot, SpendRow, Store,
+    Unavailable, ZoneOffsets,
 };
+
+record!(PurchaseRecord {
+    id: "id",
+    at: "at",
+    ended_at: "ended_at",
+    caller: "caller",
+    service: "service",
+    model: "model" as LossyText,
+    price: "coalesce(cost_micros, price_micros)",
+    state: "state",
+});
 
 impl Store {
     pub async fn purchases_since(
         &self,
         since: Duration,
     ) -> Result<Vec<PurchaseRecord>, Unavailable> {
-        let which = "WHERE at >= ? ORDER BY number";
-        let read = move |db: &dyn Engine| purchases(db, which, nanos(since));
-        let mut rows = self.run_report("purchases_since", read).await?;
+        let find = select::<PurchaseRecord>("FROM purchases WHERE at >= ? ORDER BY number");
+        let report = move |db: &dyn Engine| db.all(&find, [since], read);
+        let mut rows: Vec<PurchaseRecord> = self.run_report("purchases_since", report).await?;
         // Nearly in order: a clock may have been set back. SQLite would sort all columns.
         rows.sort_by_key(|row| row.at);
         Ok(rows)
     }
 
     pub async fn unknown_purchases(&self, most: usize) -> Result<Vec<PurchaseRecord>, Unavailable> {
-        let which = "WHERE state = 'unknown' ORDER BY at DESC, number DESC LIMIT ?";
-        let read = move |db: &dyn Engine| purchases(db, which, column::signed(most));
-        self.run_report("unknown_purchases", read).await
+        let find = select::<PurchaseRecord>(
+            "FROM purchases WHERE state = 'unknown' ORDER BY at DESC, number DESC LIMIT ?",
+        );
+        let report = move |db: &dyn Engine| db.all(&find, [signed(most)], read);
+        self.run_report("unknown_purchases", report).await
     }
 
     pub async fn totals(&self) -> Result<LedgerTotals, Unavailable> {
@@ -42,24 +56,18 @@ impl Store {
                 (SELECT min(at) FROM jobs WHERE state = 'open')
             FROM purchases WHERE state = 'unknown'";
         let path = self.inner.path.clone();
-        let read = move |db: &dyn Engine| {
-            db.one(totals, (), |row| {
-                Ok(LedgerTotals {
-                    unknown: row.get(0)?,
-                    unknown_price: column::money(row, 1)?,
-                    open_jobs: row.get(2)?,
-                    oldest_job_at: column::moment_or_none(row, 3)?,
-                    bytes: file_bytes(&path),
-                })
-            })
+        let report = move |db: &dyn Engine| {
+            let (unknown, unknown_price, open_jobs, oldest_job_at) = db.one(totals, (), read)?;
+            let bytes = file_bytes(&path);
+            Ok(LedgerTotals { unknown, unknown_price, open_jobs, oldest_job_at, bytes })
         };
-        self.run_report("totals", read).await
+        self.run_report("totals", report).await
     }
 
     pub async fn purchase(&self, id: PurchaseId) -> Result<Option<PurchaseRecord>, Unavailable> {
-        let query = format!("SELECT {COLUMNS} FROM purchases WHERE id = ?");
-        let read = move |db: &dyn Engine| db.first(&query, [id.0.as_bytes()], purchase);
-        self.run_report("purchase", read).await
+        let find = select::<PurchaseRecord>("FROM purchases WHERE id = ?");
+        let report = move |db: &dyn Engine| db.first(&find, [id], read);
+        self.run_report("purchase", report).await
     }
 
     /// Returns when a caller made its latest purchase.
@@ -68,9 +76,8 @@ impl Store {
         caller: String,
     ) -> Result<Option<Duration>, Unavailable> {
         let latest = "SELECT max(at) FROM purchases WHERE caller = ?";
-        let read =
-            move |db: &dyn Engine| db.one(latest, [&*caller], |row| column::moment_or_none(row, 0));
-        self.run_report("latest_purchase_at", read).await
+        let report = move |db: &dyn Engine| db.one(latest, [&*caller], read);
+        self.run_report("latest_purchase_at", report).await
     }
 
     /// Returns spending since a wall-clock time by caller, local day, service and model, in
@@ -82,27 +89,27 @@ impl Store {
         zone: ZoneOffsets,
         most: usize,
     ) -> Result<Vec<SpendRow>, Unavailable> {
-        let read = move |db: &dyn Engine| {
+        let report = move |db: &dyn Engine| {
             let groups = spend_query(db.dialect(), caller.is_some(), &zone);
-            let (since, most) = (nanos(since), column::signed(most));
+            let most = signed(most);
             let mut values: Vec<&dyn ToSqlValue> = vec![&since, &most];
             values.extend(caller.as_ref().map(|caller| caller as &dyn ToSqlValue));
             db.all(&groups, &values[..], |row| {
                 Ok(SpendRow {
                     caller: row.get(0)?,
                     day: row.get(1)?,
-                    service: column::service(row, 2)?,
-                    model: model(row, 3)?,
+                    service: row.get(2)?,
+                    model: row.get::<LossyText>(3)?.into(),
                     count: row.get(4)?,
-                    charged: column::money(row, 5)?,
-                    unknown: column::money(row, 6)?,
-                    held: column::money(row, 7)?,
-                    saved: column::money(row, 8)?,
+                    charged: row.get(5)?,
+                    unknown: row.get(6)?,
+                    held: row.get(7)?,
+                    saved: row.get(8)?,
                     group: row.get(9)?,
                 })
             })
         };
-        self.run_report("spend", read).await
+        self.run_report("spend", report).await
     }
 }
 
@@ -151,38 +158,24 @@ pub(in crate::ledger) fn spend_query(
 
 /// Returns the size of the file and its write-ahead log; `None` in memory.
 fn file_bytes(path: &Path) -> Option<u64> {
-    let main = fs::metadata(path).ok()?.len();
-    let mut log = path.as_os_str().to_owned();
-    log.push("-wal");
-    Some(main + fs::metadata(log).map_or(0, |log| log.len()))
-}
-
-fn purchases(db: &dyn Engine, which: &str, value: i64) -> Result<Vec<PurchaseRecord>> {
-    db.all(&format!("SELECT {COLUMNS} FROM purchases {which}"), [value], purchase)
-}
-
-const COLUMNS: &str =
-    "id, at, caller, service, model, coalesce(cost_micros, price_micros), state, ended_at";
-
-fn purchase(row: &Row<'_>) -> Result<PurchaseRecord> {
-    Ok(PurchaseRecord {
-        id: column::id(row, 0)?,
-        at: column::moment(row, 1)?,
-        ended_at: column::moment_or_none(row, 7)?,
-        caller: row.get(2)?,
-        service: column::service(row, 3)?,
-        model: model(row, 4)?,
-        price: column::money(row, 5)?,
-        state: column::state(row, 6)?,
-    })
-}
-
-/// A damaged name must not hide an amount.
-fn model(row: &Row<'_>, column: usize) -> Result<String> {
-    Ok(String::from_utf8_lossy(row.get::<&[u8]>(column)?).into_owned())
+    let log = fs::metadata(with_suffix(path, "-wal")).map_or(0, |log| log.len());
+    Some(fs::metadata(path).ok()?.len() + log)
 }
 
 const MAX_CHECKPOINTS: i64 = 1_000;
+
+record!(Snapshot {
+    at: "at",
+    balance_cents: "balance_cents",
+    chats: "chats",
+    chat_cents: "chat_cents",
+    spent_cents: "spent_cents",
+});
+record!(Checkpoint {
+    snapshot: "at, balance_cents, chats, chat_cents, spent_cents",
+    settled_through: "settled",
+    last_number: "purchases",
+});
 
 impl Store {
     /// Records spending that the ledger lacks as one charged purchase of today. Budgets count it,
@@ -228,28 +221,23 @@ impl Store {
     }
 
     pub async fn latest_snapshots(&self, most: usize) -> Result<Vec<Snapshot>, Unavailable> {
-        let latest = "SELECT at, balance_cents, chats, chat_cents, spent_cents FROM checkpoints
-            ORDER BY number DESC LIMIT ?";
-        self.query("latest_snapshots", move |ledger| {
-            ledger.db.all(latest, [column::signed(most)], snapshot)
-        })
-        .await
+        let latest = select::<Snapshot>("FROM checkpoints ORDER BY number DESC LIMIT ?");
+        let find = move |ledger: &Ledger| ledger.db.all(&latest, [signed(most)], read);
+        self.query("latest_snapshots", find).await
     }
 
     pub async fn unknown_after(&self, number: u64) -> Result<u64, Unavailable> {
         let count = "SELECT count(*) FROM purchases WHERE number > ? AND state = 'unknown'";
-        let read = move |db: &dyn Engine| db.one(count, [column::signed(number)], |row| row.get(0));
-        self.run_report("unknown_after", read).await
+        let report = move |db: &dyn Engine| db.one(count, [number], read);
+        self.run_report("unknown_after", report).await
     }
 
     /// Returns what the purchases after this number cost at most.
     pub async fn spend_after(&self, number: u64) -> Result<Usd, Unavailable> {
         let sum = "SELECT CAST(coalesce(sum(coalesce(cost_micros, price_micros)), 0) AS BIGINT)
             FROM purchases WHERE number > ? AND state <> 'released'";
-        let read = move |db: &dyn Engine| {
-            db.one(sum, [column::signed(number)], |row| Ok(Usd::micros(row.get(0)?)))
-        };
-        self.run_report("spend_after", read).await
+        let report = move |db: &dyn Engine| db.one(sum, [signed(number)], read);
+        self.run_report("spend_after", report).await
     }
 
     /// Returns every purchase after `settled`, in order, and the earlier ones that may still
@@ -262,28 +250,23 @@ impl Store {
         settled: u64,
         refundable: Duration,
     ) -> Result<Vec<Evidence>, Unavailable> {
-        let rows = "SELECT p.id, p.at, p.caller, p.service, p.model,
-                coalesce(p.cost_micros, p.price_micros), p.state, p.ended_at, p.number, p.assumed,
-                p.unrecognised, j.state
-            FROM purchases AS p LEFT JOIN jobs AS j ON j.purchase = p.id
-            WHERE p.number > ?1 OR p.state = 'unknown'
-                OR (p.state = 'charged' AND p.service = 'video'
-                    AND CASE WHEN j.state = 'failed' THEN j.status_at ELSE p.ended_at END > ?2)
-            ORDER BY p.number";
-        let read = move |db: &dyn Engine| {
-            db.all(rows, params![column::signed(settled), nanos(refundable)], |row| {
-                let has_job = row.get::<Option<String>>(11)?.is_some();
-                let job = || column::named(row, 11, &JobState::ALL, JobState::name);
-                Ok(Evidence {
-                    purchase: purchase(row)?,
-                    number: row.get(8)?,
-                    is_assumed: row.get(9)?,
-                    is_account_confirmed: !row.get::<bool>(10)?,
-                    job: has_job.then(job).transpose()?,
-                })
+        let rows = format!(
+            "SELECT {}, number, assumed, unrecognised = 0, job_state FROM purchases
+            LEFT JOIN (SELECT purchase, state AS job_state, status_at FROM jobs) AS jobs
+                ON purchase = id
+            WHERE number > ?1 OR state = 'unknown'
+                OR (state = 'charged' AND service = 'video'
+                    AND CASE WHEN job_state = 'failed' THEN status_at ELSE ended_at END > ?2)
+            ORDER BY number",
+            PurchaseRecord::COLUMNS
+        );
+        let report = move |db: &dyn Engine| {
+            db.all(&rows, params![signed(settled), refundable], |row| {
+                let (purchase, number, is_assumed, is_account_confirmed, job) = read(row)?;
+                Ok(Evidence { purchase, number, is_assumed, is_account_confirmed, job })
             })
         };
-        self.run_report("evidence", read).await
+        self.run_report("evidence", report).await
     }
 
     /// Returns whether these key ids are the ledger's: none is recorded yet, or at least one
@@ -296,7 +279,7 @@ impl Store {
         let compare = move |ledger: &Ledger| {
             let db = &*ledger.db;
             let recorded = "SELECT id FROM account_keys WHERE retired IS NULL";
-            let recorded: Vec<String> = db.all(recorded, (), |row| row.get(0))?;
+            let recorded: Vec<String> = db.all(recorded, (), read)?;
             let is_same = recorded.is_empty() || keys.iter().any(|key| recorded.contains(key));
             if how == AccountCheck::Compare {
                 return Ok(is_same);
@@ -305,16 +288,16 @@ impl Store {
                 return Ok(false);
             }
             if !is_same {
-                let retire_checkpoints = "UPDATE checkpoints SET settled = NULL, purchases = NULL WHERE purchases IS NOT NULL";
-                db.run(retire_checkpoints, ())?;
+                let retire = "UPDATE checkpoints SET settled = NULL, purchases = NULL
+                    WHERE purchases IS NOT NULL";
+                db.run(retire, ())?;
                 let retire = "UPDATE account_keys SET retired = ? WHERE retired IS NULL";
-                db.run(retire, [nanos(ledger.now())])?;
+                db.run(retire, [ledger.now()])?;
             }
-            let record = "INSERT INTO account_keys (id, noted) VALUES (?, ?)
-        ON CONFLICT (id) DO UPDATE SET retired = NULL
-                    WHERE account_keys.retired IS NOT NULL";
             for key in keys.iter().filter(|key| !is_same || !recorded.contains(key)) {
-                db.run(record, params![key, nanos(ledger.now())])?;
+                insert!(db, account_keys { id: key, noted: ledger.now() }
+                    "ON CONFLICT (id) DO UPDATE SET retired = NULL
+                    WHERE account_keys.retired IS NOT NULL")?;
             }
             Ok(true)
         };
@@ -325,46 +308,29 @@ impl Store {
 fn record_checkpoint(ledger: &Ledger, snapshot: Snapshot) -> Result<()> {
     let db = &*ledger.db;
     let before = latest_checkpoint(db)?.map_or(0, |before| before.settled_through);
-    let settles = nanos(snapshot.at.saturating_sub(SETTLES_WITHIN));
-    let (unsettled, number): (Option<i64>, i64) = db.one(
-        "SELECT (SELECT min(number) FROM purchases
-                 WHERE number > ? AND (ended_at IS NULL OR ended_at > ?)),
-                (SELECT coalesce(max(number), 0) FROM purchases)",
-        params![column::signed(before), settles],
-        |row| Ok((row.get(0)?, row.get(1)?)),
+    let settles = snapshot.at.saturating_sub(SETTLES_WITHIN);
+    let find = "SELECT (SELECT min(number) - 1 FROM purchases
+                WHERE number > ? AND (ended_at IS NULL OR ended_at > ?)),
+            (SELECT coalesce(max(number), 0) FROM purchases)";
+    let (settled, number): (Option<i64>, i64) = db.one(find, params![before, settles], read)?;
+    insert!(
+        db,
+        checkpoints {
+            at: snapshot.at,
+            balance_cents: snapshot.balance_cents,
+            chats: signed(snapshot.chats),
+            chat_cents: signed(snapshot.chat_cents),
+            spent_cents: signed(snapshot.spent_cents),
+            settled: settled.unwrap_or(number),
+            purchases: number,
+        }
     )?;
-    let settled = unsettled.map_or(number, |first| first.saturating_sub(1));
-    let insert = "INSERT INTO checkpoints
-        (at, balance_cents, chats, chat_cents, spent_cents, settled, purchases)
-        VALUES (?, ?, ?, ?, ?, ?, ?) RETURNING number";
-    let Snapshot { at, balance_cents, chats, chat_cents, spent_cents } = snapshot;
-    let [chats, chat_cents, spent_cents] = [chats, chat_cents, spent_cents].map(column::signed);
-    let values = [nanos(at), balance_cents, chats, chat_cents, spent_cents, settled, number];
-    let latest: i64 = db.one(insert, values, |row| row.get(0))?;
-    let oldest = latest.saturating_sub(MAX_CHECKPOINTS);
-    db.run("DELETE FROM checkpoints WHERE number <= ?", [oldest])?;
-    Ok(())
+    let old = "DELETE FROM checkpoints WHERE number <= (SELECT max(number) FROM checkpoints) - ?";
+    db.run(old, [MAX_CHECKPOINTS]).map(drop)
 }
 
 /// Without numbers, a checkpoint is from an earlier version or another account, and is ignored.
 fn latest_checkpoint(db: &dyn Engine) -> Result<Option<Checkpoint>> {
-    let latest = "SELECT at, balance_cents, chats, chat_cents, spent_cents, settled, purchases
-        FROM checkpoints WHERE purchases IS NOT NULL ORDER BY number DESC LIMIT 1";
-    db.first(latest, (), |row| {
-        Ok(Checkpoint {
-            snapshot: snapshot(row)?,
-            settled_through: row.get(5)?,
-            last_number: row.get(6)?,
-        })
-    })
-}
-
-fn snapshot(row: &Row<'_>) -> Result<Snapshot> {
-    Ok(Snapshot {
-        at: column::moment(row, 0)?,
-        balance_cents: row.get(1)?,
-        chats: row.get(2)?,
-        chat_cents: row.get(3)?,
-        spent_cents: row.get(4)?,
-    })
+    let latest = "FROM checkpoints WHERE purchases IS NOT NULL ORDER BY number DESC LIMIT 1";
+    db.first(&select::<Checkpoint>(latest), (), read)
 }

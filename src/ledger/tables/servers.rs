@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::column::nanos;
+use super::column::{exists, read};
 use super::ledger::Ledger;
 use crate::ledger::engine::{Engine, Result, Sql, params};
 use crate::ledger::shared::SharedLedger;
@@ -19,14 +19,12 @@ impl Store {
         if !self.is_shared() {
             return None;
         }
-        let since = nanos(self.now().saturating_sub(ALIVE));
+        let since = self.now().saturating_sub(ALIVE);
         let count = "SELECT coalesce(sum(CASE WHEN seen > ? THEN 1 ELSE 0 END), 0), count(*)
             FROM servers WHERE kind = 'server' AND ended IS NULL";
         let counts = move |db: &dyn Engine| {
-            db.one(count, [since], |row| {
-                let (alive, all): (u64, u64) = (row.get(0)?, row.get(1)?);
-                Ok(InstanceCounts { alive, late: all - alive })
-            })
+            let (alive, all): (u64, u64) = db.one(count, [since], read)?;
+            Ok(InstanceCounts { alive, late: all - alive })
         };
         self.run_report("instance_counts", counts).await.ok()
     }
@@ -58,7 +56,7 @@ impl Ledger {
         let Some(server) = self.server() else { return Ok(false) };
         let others = "SELECT 1 FROM servers WHERE kind = 'server' AND number <> ? AND secret <> ?
             AND ended IS NULL AND seen > ?";
-        let values = params![server, secret, nanos(self.now().saturating_sub(ALIVE))];
-        Ok(self.db.first(others, values, |_| Ok(()))?.is_some())
+        let values = params![server, secret, self.now().saturating_sub(ALIVE)];
+        exists(&*self.db, others, values)
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use super::column::{self, nanos};
+use super::column::{nanos, read, record, select, signed, upsert};
 use super::ledger::Ledger;
 use crate::ledger::engine::{Engine, Result, Row, Sql, params};
 use crate::ledger::model::SLOT_RETENTION;
@@ -20,6 +20,8 @@ const DEFAULT_PERIOD: Duration = Duration::from_secs(60);
 const PURGE_INTERVAL: usize = 64;
 /// How many rows are searched for old slots: the first ones, as the table is in the order of requests.
 const PURGE_ROWS: i64 = 2 * 64;
+
+record!(AccountLimit { requests: "requests", window_seconds: "seconds" });
 
 impl Store {
     /// Takes a slot. A crash does not release it.
@@ -93,8 +95,8 @@ impl Store {
             ) AS slots WHERE reply >= ?2 ORDER BY at";
         self.execute("recent_replies", Durability::Buffered, move |ledger| {
             let now = ledger.now();
-            let since = params![nanos(now), nanos(now.saturating_sub(within))];
-            let age = |row: &Row<'_>| Ok(now.saturating_sub(column::moment(row, 0)?));
+            let since = [now, now.saturating_sub(within)];
+            let age = |row: &Row<'_>| Ok(now.saturating_sub(row.get(0)?));
             ledger.db.all(replies, since, age)
         })
         .await
@@ -108,8 +110,8 @@ pub(super) struct Free {
     reported: Option<AccountLimit>,
 }
 
-/// The process that has a file alone counts its slots itself. Else counts the slots that are taken: until one period after their replies, and a thousandth more, as
-/// clocks run at different speeds.
+/// Counts the slots that are taken: until one period after their replies, and a thousandth more, because
+/// clocks run at different speeds. The process that has a file alone counts its slots itself.
 pub(super) fn free(ledger: &Ledger, limit: SlotLimit) -> Result<Free> {
     if !ledger.db.dialect().is_shared() {
         return Ok(Free { is_free: true, next_free_in: None, reported: None });
@@ -124,11 +126,9 @@ pub(super) fn free(ledger: &Ledger, limit: SlotLimit) -> Result<Free> {
     let lifetime = period + period / 1_000;
     let busy = "SELECT count(*), min(replied), (SELECT blocked_until FROM ledger)
         FROM slots WHERE replied IS NULL OR replied > ?";
-    let since = [nanos(now.saturating_sub(lifetime))];
-    let (taken, first_reply, blocked_until) = ledger.db.one(busy, since, |row| {
-        let moments = (column::moment_or_none(row, 1)?, column::moment(row, 2)?);
-        Ok((row.get::<u64>(0)?, moments.0, moments.1))
-    })?;
+    let since = [now.saturating_sub(lifetime)];
+    let (taken, first_reply, blocked_until): (u64, Option<Duration>, Duration) =
+        ledger.db.one(busy, since, read)?;
     let (is_blocked, is_free) = (now < blocked_until, taken < requests);
     let next = if is_blocked { Some(blocked_until) } else { first_reply.map(|at| at + lifetime) };
     let next_free_in = next.filter(|_| is_blocked || !is_free);
@@ -144,9 +144,8 @@ fn block(db: &dyn Engine, now: Duration, wait: Duration) -> Result<()> {
     if !db.dialect().is_shared() {
         return Ok(());
     }
-    let until = nanos(now.saturating_add(wait.min(SLOT_RETENTION)));
-    db.run("UPDATE ledger SET blocked_until = ?1 WHERE blocked_until < ?1", [until])?;
-    Ok(())
+    let until = now.saturating_add(wait.min(SLOT_RETENTION));
+    db.run("UPDATE ledger SET blocked_until = ?1 WHERE blocked_until < ?1", [until]).map(drop)
 }
 
 impl Ledger {
@@ -172,8 +171,7 @@ pub(in crate::ledger) fn block_for_period(
 pub(super) fn end_overdue(ledger: &Ledger, most: Duration) -> Result<()> {
     let end = "UPDATE slots SET replied = ?1 WHERE replied IS NULL AND at < ?2";
     let now = ledger.now();
-    ledger.db.run(end, [nanos(now), nanos(now.saturating_sub(most))])?;
-    Ok(())
+    ledger.db.run(end, [now, now.saturating_sub(most)]).map(drop)
 }
 
 pub(super) fn take(ledger: &Ledger, slot: SlotId, at: Duration) -> Result<()> {
@@ -193,7 +191,7 @@ fn number(slot: SlotId) -> i64 {
     let (time, rest) = slot.0.as_u64_pair();
     let (millis, counter) = (time >> 16, rest >> 32);
     let number = (millis << COUNTER_BITS) | (counter & ((1 << COUNTER_BITS) - 1));
-    column::signed(number & (u64::MAX >> 1))
+    signed(number & (u64::MAX >> 1))
 }
 
 pub(in crate::ledger) fn replied(
@@ -203,17 +201,15 @@ pub(in crate::ledger) fn replied(
 ) -> Result<()> {
     let sql = "UPDATE slots SET replied = CASE WHEN at > ?1 THEN at ELSE ?1 END, since_boot = ?3
         WHERE number = ?2";
-    let since_boot = ledger.since_boot().map(|_| nanos(since_boot));
-    ledger.db.run(sql, params![nanos(at), number(slot), since_boot])?;
-    Ok(())
+    let since_boot = ledger.since_boot().map(|_| since_boot);
+    ledger.db.run(sql, params![at, number(slot), since_boot]).map(drop)
 }
 
 /// Leaves slots of an earlier boot to the wall clock.
 pub(in crate::ledger) fn forget_other_boots(ledger: &Ledger, boot: &str) -> Result<()> {
     let forget = "UPDATE slots SET since_boot = NULL
         WHERE NOT EXISTS (SELECT 1 FROM identity WHERE boot = ? AND boot <> '')";
-    ledger.db.run(forget, [boot])?;
-    Ok(())
+    ledger.db.run(forget, [boot]).map(drop)
 }
 
 /// Dates the slots of this boot by the time since then: the clock may have been set meanwhile.
@@ -223,8 +219,7 @@ fn date_by_boot(ledger: &Ledger) -> Result<()> {
             at = CASE WHEN at > since_boot + ?1 THEN since_boot + ?1 ELSE at END
         WHERE since_boot IS NOT NULL";
     ledger.db.run(date, [nanos(ledger.now()) - nanos(since_boot)])?;
-    ledger.db.run("UPDATE slots SET since_boot = ? WHERE replied IS NULL", [nanos(since_boot)])?;
-    Ok(())
+    ledger.db.run("UPDATE slots SET since_boot = ? WHERE replied IS NULL", [since_boot]).map(drop)
 }
 
 /// Treats requests that were running when the last server ended as answered now: they reached the
@@ -233,9 +228,9 @@ pub(super) fn recover(ledger: &Ledger, now: Duration) -> Result<()> {
     date_by_boot(ledger)?;
     let sql =
         "UPDATE slots SET replied = CASE WHEN at > ?1 THEN at ELSE ?1 END WHERE replied IS NULL";
-    ledger.db.run(sql, [nanos(now)])?;
+    ledger.db.run(sql, [now])?;
     // A clock that was wrong may have dated them far ahead; they would stay for ever.
-    let ahead = nanos(now + SLOT_RETENTION);
+    let ahead = now + SLOT_RETENTION;
     ledger.db.run("DELETE FROM slots WHERE at > ?", [ahead])?;
     purge_old(ledger, now, i64::MAX)
 }
@@ -250,8 +245,7 @@ fn purge_old(ledger: &Ledger, now: Duration, rows: i64) -> Result<()> {
         (SELECT number FROM slots ORDER BY number LIMIT 1 OFFSET ?2), 9223372036854775807)";
     let earliest = |now: Duration| nanos(now) - nanos(SLOT_RETENTION);
     let since_boot = ledger.since_boot().map_or(i64::MAX, earliest);
-    ledger.db.run(sql, [earliest(now), rows, since_boot])?;
-    Ok(())
+    ledger.db.run(sql, [earliest(now), rows, since_boot]).map(drop)
 }
 
 /// Writes whichever limit is the latest when it runs: a retry may run after a newer limit's
@@ -261,16 +255,12 @@ pub(in crate::ledger) fn write_latest_limit(
     latest: &Mutex<Option<AccountLimit>>,
 ) -> Result<()> {
     let Some(AccountLimit { requests, window_seconds }) = *lock(latest) else { return Ok(()) };
-    let sql = "INSERT INTO rate_limit (number, requests, seconds) VALUES (1, ?, ?)
-        ON CONFLICT (number) DO UPDATE SET requests = excluded.requests, seconds = excluded.seconds";
-    ledger.db.run(sql, [column::signed(requests), column::signed(window_seconds)])?;
-    Ok(())
+    let (requests, seconds) = (signed(requests), signed(window_seconds));
+    upsert!(ledger.db, rate_limit (number: 1) { requests: requests, seconds: seconds }).map(drop)
 }
 
 pub(in crate::ledger) fn read_rate_limit(db: &dyn Engine) -> Result<Option<AccountLimit>> {
-    db.first("SELECT requests, seconds FROM rate_limit", (), |row| {
-        Ok(AccountLimit { requests: row.get(0)?, window_seconds: row.get(1)? })
-    })
+    db.first(&select::<AccountLimit>("FROM rate_limit"), (), read)
 }
 
 #[cfg(test)]

@@ -5,9 +5,9 @@
 
 use std::borrow::Cow;
 
-use super::column;
+use super::column::{read, upsert};
 use crate::contract::money::{Period, Usd};
-use crate::ledger::engine::{Engine, Result, Row, Sql, params};
+use crate::ledger::engine::{Engine, Result, Sql, params};
 use crate::ledger::rules::{MAX_AMOUNT, Today, checked_sum};
 use crate::ledger::{BudgetScope, ScopeKind, Unavailable};
 use crate::sync::FastMap;
@@ -75,9 +75,8 @@ struct Counter {
 #[derive(Default)]
 pub(super) struct Counters {
     all: Vec<Counter>,
-    totals: Vec<usize>,
-    /// Of groups, callers and tokens.
-    by_name: [FastMap<Box<str>, Vec<usize>>; 3],
+    /// The positions in `all`, by kind and name of the scope.
+    by_name: [FastMap<Box<str>, Vec<usize>>; ScopeKind::ALL.len()],
     unsaved: Vec<usize>,
     /// The latest day that has a counter, once it was read.
     latest_day: Option<Option<u64>>,
@@ -144,17 +143,11 @@ impl Counters {
     pub(super) fn save(&mut self, db: &dyn Engine) -> Result<()> {
         for index in self.unsaved.drain(..) {
             let Some(counter) = self.all.get_mut(index) else { continue };
-            // One row a statement: several would need a statement journal.
-            let write = "INSERT INTO spent (scope, unit, period, micros) VALUES (?, ?, ?, ?)
-                ON CONFLICT (scope, unit, period) DO UPDATE SET micros = excluded.micros";
             let Some((unit, period)) = counter.unit.columns() else { continue };
-            let values = params![
-                &*counter.scope,
-                unit,
-                column::signed(period),
-                column::signed(counter.spent.as_micros())
-            ];
-            db.run(write, values)?;
+            // One row a statement: several would need a statement journal.
+            upsert!(db, spent (scope: &*counter.scope, unit: unit, period: period) {
+                micros: counter.spent,
+            })?;
             counter.is_saved = true;
         }
         if self.all.len() > MAX_COUNTERS {
@@ -164,12 +157,9 @@ impl Counters {
     }
 
     fn known(&self, scope: Scope<'_>, unit: Unit) -> Option<usize> {
-        let known = match self.by_name.get(map_of(scope.kind)) {
-            None => Some(&self.totals),
-            Some(named) => named.get(scope.name),
-        };
+        let known = self.by_name.get(scope.kind as usize)?.get(scope.name)?;
         let is_it = |index: &usize| self.all.get(*index).is_some_and(|one| one.unit == unit);
-        known.into_iter().flatten().copied().rev().find(is_it)
+        known.iter().copied().rev().find(is_it)
     }
 
     /// Returns the position of a counter, which is read if it is not known yet.
@@ -178,32 +168,25 @@ impl Counters {
             return Ok(index);
         }
         let name = scope.written();
-        let read = |row: &Row<'_>| column::money(row, 0);
         let found = match unit.columns() {
             Some((unit, number)) => {
                 let sql = "SELECT micros FROM spent WHERE scope = ? AND unit = ? AND period = ?";
-                db.first(sql, params![&*name, unit, column::signed(number)], read)?
+                db.first(sql, params![name, unit, number], read)?
             }
             None => {
                 // What was counted in this transaction is not in the table yet.
                 self.save(db)?;
                 let sql = "SELECT CAST(coalesce(sum(micros), 0) AS BIGINT) FROM spent
                     WHERE scope = ? AND unit = 'month'";
-                db.first(sql, [&*name], read)?
+                db.first(sql, [&name], read)?
             }
         };
         let index = self.all.len();
-        self.all.push(Counter {
-            scope: name,
-            unit,
-            spent: found.unwrap_or_default(),
-            is_saved: true,
-        });
-        let of_scope = match self.by_name.get_mut(map_of(scope.kind)) {
-            None => &mut self.totals,
-            Some(named) => named.entry(scope.name.into()).or_default(),
-        };
-        of_scope.push(index);
+        let spent = found.unwrap_or_default();
+        self.all.push(Counter { scope: name, unit, spent, is_saved: true });
+        if let Some(named) = self.by_name.get_mut(scope.kind as usize) {
+            named.entry(scope.name.into()).or_default().push(index);
+        }
         Ok(index)
     }
 
@@ -211,25 +194,14 @@ impl Counters {
         if let Some(latest) = self.latest_day {
             return Ok(latest);
         }
-        let latest = latest_day_until(db, u64::MAX)?;
+        let latest = latest_day_until(db, i64::MAX.unsigned_abs())?;
         self.latest_day = Some(latest);
         Ok(latest)
-    }
-}
-
-/// Returns the position of a scope's map in `by_name`; there is none for the total.
-fn map_of(kind: ScopeKind) -> usize {
-    match kind {
-        ScopeKind::Group => 0,
-        ScopeKind::Caller => 1,
-        ScopeKind::Token => 2,
-        ScopeKind::Total => usize::MAX,
     }
 }
 
 pub(super) fn latest_day_until(db: &dyn Engine, last: u64) -> Result<Option<u64>> {
     let latest =
         "SELECT max(period) FROM spent WHERE scope = 'total' AND unit = 'day' AND period <= ?";
-    let day = db.first(latest, [column::signed(last)], |row| row.get(0))?;
-    Ok(day.flatten())
+    db.one(latest, [last], read)
 }
