@@ -12,12 +12,12 @@ use tokio::sync::mpsc;
 use tokio::task::spawn_blocking;
 
 use super::engine::{
-    Engine, FromSqlValue, Result, Row, Sql, SqlValue, StoreError, ToSqlValue, WriterEngine,
+    Engine, FromSqlValue, Result, Sql, SqlValue, StoreError, ToSqlValue, WriterEngine,
 };
 use super::postgres::{PostgresEngine, PostgresTarget, ensure_idle};
 use super::schema::{SqlDialect, tables};
 use super::sqlite::{NewFile, canonical_path, open_to_move};
-use super::tables::{moved_to, note_moved};
+use super::tables::{moved_to, note_moved, read};
 use super::{Clock, Digest, Reason, Unavailable};
 use crate::clock::wall;
 use crate::contract::money::Usd;
@@ -274,7 +274,7 @@ fn copy(
         return Err(named(&source.name, format!("it was moved to {to} before").into()));
     }
     let name = source.run(|db| name_of(db))?;
-    let secret = source.run(|db| db.first("SELECT print FROM secret", (), |row| row.get(0)))?;
+    let secret = source.run(|db| db.first("SELECT print FROM secret", (), read))?;
     let names = || tables().into_iter().filter(|name| !NOT_COPIED.contains(name));
     target.run(|db| {
         let has_earlier = match moved_to(db)? {
@@ -347,7 +347,7 @@ impl Table {
                 WHERE attrelid = to_regclass(?) AND attnum > 0 AND NOT attisdropped ORDER BY attnum"
             }
         };
-        let found = db.all(find, [name], |row| Ok((row.get::<String>(0)?, row.get::<i64>(1)?)))?;
+        let found = db.all(find, [name], read::<(String, i64)>)?;
         let keyed = found.iter().map(|(_, place)| *place).enumerate();
         let mut key: Vec<_> = keyed.filter(|(_, place)| *place > 0).collect();
         key.sort_by_key(|(_, place)| *place);
@@ -368,10 +368,7 @@ impl Table {
         let sql = format!("SELECT {columns} FROM {name} {after} ORDER BY {key} LIMIT {PAGE_ROWS}");
         let last = last.map(|row| self.key_of(row)).unwrap_or_default();
         let values: Vec<_> = last.iter().map(|cell| cell as &dyn ToSqlValue).collect();
-        let read = |row: &Row<'_>| {
-            (0..self.columns.len()).map(|at| Cell::read(row, at)).collect::<Result<Cells>>()
-        };
-        db.all(&sql, &*values, read)
+        db.all(&sql, &*values, |row| (0..self.columns.len()).map(|at| row.get(at)).collect())
     }
 
     fn insert(&self, db: &dyn Engine, page: &[Cells]) -> Result<()> {
@@ -423,15 +420,6 @@ enum Cell {
 }
 
 impl Cell {
-    fn read(row: &Row<'_>, column: usize) -> Result<Self> {
-        Ok(match row.0.value(column)? {
-            SqlValue::Null | SqlValue::TooLarge => Self::Null,
-            SqlValue::Integer(number) => Self::Integer(number),
-            SqlValue::Text(text) => Self::Text(text.to_vec()),
-            SqlValue::Bytes(bytes) => Self::Bytes(bytes.to_vec()),
-        })
-    }
-
     /// Returns the type, the number and the bytes. Different values differ in one of them.
     fn parts(&self) -> (u8, i64, &[u8]) {
         match self {
@@ -456,6 +444,18 @@ impl Cell {
     }
 }
 
+impl FromSqlValue<'_> for Cell {
+    fn from_sql(value: SqlValue<'_>) -> Option<Self> {
+        Some(match value {
+            SqlValue::Null => Self::Null,
+            SqlValue::Integer(number) => Self::Integer(number),
+            SqlValue::Text(text) => Self::Text(text.to_vec()),
+            SqlValue::Bytes(bytes) => Self::Bytes(bytes.to_vec()),
+            SqlValue::TooLarge => return None,
+        })
+    }
+}
+
 impl ToSqlValue for Cell {
     fn to_sql_value(&self) -> SqlValue<'_> {
         match self {
@@ -465,11 +465,6 @@ impl ToSqlValue for Cell {
             Self::Bytes(bytes) => SqlValue::Bytes(bytes),
         }
     }
-}
-
-/// Reads the first column.
-fn read<T: for<'r> FromSqlValue<'r>>(row: &Row<'_>) -> Result<T> {
-    row.get(0)
 }
 
 fn refusal(why: impl Into<Reason>) -> StoreError {

@@ -9,7 +9,7 @@ use super::session::PostgresSession;
 use super::tables::has_tables;
 use crate::ledger::Reason;
 use crate::ledger::engine::{Engine, Result, Sql};
-use crate::ledger::tables::{duration, find_other_issuer};
+use crate::ledger::tables::find_other_issuer;
 
 /// The clock of this machine may be wrong.
 const NOW: &str = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint * 1000";
@@ -17,7 +17,7 @@ const NOW: &str = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::big
 /// Returns the processes that share the ledger, oldest first.
 pub async fn list_instances(target: &PostgresTarget) -> Result<Vec<InstanceRecord>, Reason> {
     let missing = "there are no tables: start a server, or run `tollgate store migrate`";
-    let list = |db: &dyn Engine| servers::list(db, duration(db.one(NOW, (), |row| row.get(0))?));
+    let list = |db: &dyn Engine| servers::list(db, db.one(NOW, (), |row| row.get(0))?);
     read(target, list).await?.ok_or_else(|| missing.into())
 }
 

@@ -6,6 +6,7 @@ use super::session::PostgresSession;
 use crate::ledger::engine::{Engine, Sql, StoreError};
 use crate::ledger::name::new_name;
 use crate::ledger::schema::{MIGRATIONS, SqlDialect, newest_version};
+use crate::ledger::tables::read;
 use crate::ledger::{Cause, Reason};
 
 /// The tables that a file does not have.
@@ -108,9 +109,9 @@ fn versions(db: &dyn Engine) -> Result<(i64, i64), Reason> {
     if !has_tables(db)? {
         return Ok((0, 0));
     }
-    Ok(db.one("SELECT schema, floor FROM ledger", (), |row| Ok((row.get(0)?, row.get(1)?)))?)
+    Ok(db.one("SELECT schema, floor FROM ledger", (), read)?)
 }
 
 pub(super) fn has_tables(db: &dyn Engine) -> Result<bool, StoreError> {
-    db.one("SELECT to_regclass('ledger') IS NOT NULL", (), |row| row.get(0))
+    db.one("SELECT to_regclass('ledger') IS NOT NULL", (), read)
 }

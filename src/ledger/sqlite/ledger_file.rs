@@ -18,6 +18,7 @@ use super::identity::{self, LedgerIdentity, Nonce};
 use super::lock::Lock;
 use crate::clock;
 use crate::ledger::engine::{Begun, Engine, Result, Sql, StoreError, WriterEngine};
+use crate::ledger::tables::read;
 use crate::ledger::writer::CommandGate;
 use crate::ledger::{Clock, Reason, Unavailable};
 
@@ -144,7 +145,7 @@ impl WriterEngine for LedgerFile {
         self.set_synchronous(is_synced)?;
         let begin = if self.mode == OpenMode::Read { "BEGIN" } else { "BEGIN IMMEDIATE" };
         self.connection.run(begin, ())?;
-        let version = self.connection.one("PRAGMA data_version", (), |row| row.get(0))?;
+        let version = self.connection.one("PRAGMA data_version", (), read)?;
         let has_changed = self.data_version.replace(version) != version;
         let now = (self.clock)();
         Ok(Begun {

@@ -18,6 +18,7 @@ use super::lock::{Lock, file_stamp, with_suffix};
 use super::{LockHolder, OpenError, canonical_path};
 use crate::clock::since_boot;
 use crate::ledger::engine::{Sql, WriterEngine, params};
+use crate::ledger::tables::read;
 use crate::ledger::writer::CommandGate;
 use crate::ledger::{Clock, Reason};
 
@@ -75,7 +76,7 @@ impl NewFile {
         let Self { path, partial, mut lock } = self;
         let nonce = Uuid::now_v7().into_bytes();
         let latest = "SELECT coalesce(max(number), 0) FROM purchases";
-        let latest_number: i64 = db.one(latest, (), |row| row.get(0))?;
+        let latest_number: i64 = db.one(latest, (), read)?;
         let identity = "INSERT INTO identity (number, name, nonce, boot, ended_through)
             VALUES (1, ?, ?, '', ?)";
         db.run(identity, params![name, nonce, latest_number])?;

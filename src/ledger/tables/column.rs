@@ -110,7 +110,7 @@ impl From<LossyText> for String {
 }
 
 /// The columns of a row from the next one on.
-pub(super) struct Cells<'r> {
+pub(in crate::ledger) struct Cells<'r> {
     row: &'r Row<'r>,
     next: usize,
 }
@@ -122,7 +122,7 @@ impl Cells<'_> {
 }
 
 /// A value of one or more columns.
-pub(super) trait FromRow: Sized {
+pub(in crate::ledger) trait FromRow: Sized {
     fn from_row(cells: &mut Cells<'_>) -> Result<Self>;
 }
 
@@ -145,7 +145,7 @@ macro_rules! tuples {
 tuples!((A B) (A B C) (A B C D) (A B C D E));
 
 /// Reads a value whose parts are in the order of the columns.
-pub(super) fn read<T: FromRow>(row: &Row<'_>) -> Result<T> {
+pub(in crate::ledger) fn read<T: FromRow>(row: &Row<'_>) -> Result<T> {
     Cells { row, next: 0 }.next()
 }
 

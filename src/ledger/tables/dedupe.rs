@@ -160,9 +160,6 @@ impl FoundPurchase {
 /// Reads the reply, or only its size if that is large: see the queries.
 fn reply(row: &Row<'_>) -> Result<EarlierReply> {
     let Some(bytes) = row.get(5)? else { return Ok(EarlierReply::NotKept) };
-    let Some(body) = row.get::<Option<Vec<u8>>>(8)? else {
-        return Ok(EarlierReply::Kept { bytes });
-    };
-    let (status, is_json) = (row.get(6)?, row.get(7)?);
-    Ok(EarlierReply::Read(KeptReply { status, is_json, body: body.into() }))
+    let Some(body) = row.get(8)? else { return Ok(EarlierReply::Kept { bytes }) };
+    Ok(EarlierReply::Read(KeptReply { status: row.get(6)?, is_json: row.get(7)?, body }))
 }

@@ -20,9 +20,9 @@ pub(super) mod slots;
 mod spent;
 mod subjects;
 
-pub(super) use column::duration;
 #[cfg(feature = "postgres")]
 pub(super) use column::nanos;
+pub(super) use column::{duration, read};
 pub(super) use ledger::{Ledger, ensure_not_moved};
 #[cfg(feature = "postgres")]
 pub(super) use ledger::{moved_to, note_moved};

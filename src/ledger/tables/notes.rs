@@ -99,8 +99,7 @@ impl Ledger {
         let Some(ids) = &retry.refused_as else { return Ok(None) };
         let (mut last, now) = (self.opened_at(), self.steady());
         for id in ids {
-            let at: Option<Duration> =
-                self.db.first(FIND, params![REFUSAL, id, -1_i64], read)?;
+            let at: Option<Duration> = self.db.first(FIND, params![REFUSAL, id, -1_i64], read)?;
             // A later time is of another clock, before the last start.
             last = last.max(at.filter(|at| *at <= now).unwrap_or_default());
         }

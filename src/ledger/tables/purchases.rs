@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::time::timeout;
 use tracing::error;
 
-use super::column::{insert, nanos, read, record, select};
+use super::column::{insert, read, record, select};
 use super::ledger::{Ledger, Purchase};
 use super::spent::Scope;
 use super::{jobs, outbox, slots};
@@ -439,7 +439,7 @@ impl Ledger {
             self.clear_dedupe_key(purchase.number)?;
         }
         if let (Settlement::Charged { reply: Some(reply), .. }, Some(until)) = (settlement, until) {
-            self.replies.keep(&*self.db, purchase.number, reply, nanos(until))?;
+            self.replies.keep(&*self.db, purchase.number, reply, until)?;
         }
         if let Settlement::Charged { job: Some(job), .. } = settlement {
             jobs::insert(self, job)?;

@@ -12,31 +12,31 @@ use std::time::{Duration, SystemTime};
 use bytes::Bytes;
 use tracing::{error, warn};
 
-use super::column::nanos;
-use crate::ledger::engine::{Engine, Result, Row, Sql, params};
+use super::column::{insert, read, record, select};
+use crate::ledger::engine::{Engine, Result, Sql};
 use crate::ledger::sqlite::with_suffix;
 use crate::ledger::writer::Durability;
 use crate::ledger::{KeptReply, PurchaseId, Store, StoreCapacity, Unavailable};
 
+record!(KeptReply { status: "status", is_json: "is_json", body: "body" });
+
 impl Store {
     pub async fn reply(&self, id: PurchaseId) -> Result<Option<KeptReply>, Unavailable> {
-        let find = "SELECT status, is_json, body FROM replies
-            WHERE number = (SELECT number FROM purchases WHERE id = ?)";
-        let read = |row: &Row<'_>| {
-            let body: Vec<u8> = row.get(2)?;
-            Ok(KeptReply { status: row.get(0)?, is_json: row.get(1)?, body: body.into() })
-        };
-        self.query("reply", move |ledger| ledger.db.first(find, [id.0.as_bytes()], read)).await
+        let of = "FROM replies WHERE number = (SELECT number FROM purchases WHERE id = ?)";
+        let find = select::<KeptReply>(of);
+        self.query("reply", move |ledger| ledger.db.first(&find, [id], read)).await
     }
 
     /// Keeps, without waiting, a reply that cannot be parsed, for the operator and for a day: in a file
     /// beside the ledger, or in the database. An in-memory store keeps none.
     pub fn keep_unparsable_reply(&self, id: PurchaseId, body: Bytes) {
         if self.is_shared() {
-            let keep = "INSERT INTO unparsable_replies (id, at, body) VALUES (?, ?, ?)
-                ON CONFLICT (id) DO NOTHING";
             self.notify("keep_unparsable_reply", Durability::Buffered, move |ledger| {
-                ledger.db.run(keep, params![id.0.as_bytes(), nanos(ledger.now()), &body[..]])?;
+                insert!(
+                    ledger.db,
+                    unparsable_replies { id: id, at: ledger.now(), body: body }
+                    "ON CONFLICT (id) DO NOTHING"
+                )?;
                 warn!(purchase = %id, "unparsable reply kept");
                 Ok(())
             });
@@ -90,7 +90,7 @@ impl Replies {
         db: &dyn Engine,
         number: i64,
         reply: &KeptReply,
-        until: i64,
+        until: Duration,
     ) -> Result<()> {
         if reply.body.len() > self.capacity.reply_bytes {
             return Ok(());
@@ -99,20 +99,21 @@ impl Replies {
             Some(kept) => kept,
             None => {
                 let sizes = "SELECT count(*), coalesce(sum(length(body)), 0) FROM replies";
-                let read = |row: &Row<'_>| Ok(Kept { replies: row.get(0)?, bytes: row.get(1)? });
-                db.first(sizes, (), read)?.unwrap_or_default()
+                let (replies, bytes) = db.one(sizes, (), read)?;
+                Kept { replies, bytes }
             }
         };
-        db.run(
-            "INSERT INTO replies (number, until, status, is_json, body) VALUES (?, ?, ?, ?, ?)",
-            params![number, until, reply.status, reply.is_json, &reply.body[..]],
+        let KeptReply { status, is_json, body } = reply;
+        insert!(
+            db,
+            replies { number: number, until: until, status: status, is_json: is_json, body: body }
         )?;
-        kept = Kept { replies: kept.replies + 1, bytes: kept.bytes + reply.body.len() };
+        kept = Kept { replies: kept.replies + 1, bytes: kept.bytes + body.len() };
         while kept.replies > self.capacity.replies || kept.bytes > self.capacity.reply_bytes {
             let next = "DELETE FROM replies
                 WHERE number = (SELECT number FROM replies ORDER BY until, number LIMIT 1)
                 RETURNING length(body)";
-            let Some(bytes) = db.first(next, (), |row| row.get(0))? else {
+            let Some(bytes) = db.first(next, (), read)? else {
                 kept = Kept::default();
                 break;
             };
@@ -124,7 +125,7 @@ impl Replies {
 
     pub(super) fn purge_expired(&self, db: &dyn Engine, now: Duration) -> Result<()> {
         let expired = "DELETE FROM replies WHERE until <= ? RETURNING length(body)";
-        let expired = db.all(expired, [nanos(now)], |row| row.get(0))?;
+        let expired = db.all(expired, [now], read)?;
         // Counting again would read all that are kept.
         let without = |kept| expired.into_iter().fold(kept, Kept::without);
         // Those of other servers are counted once in a while.
