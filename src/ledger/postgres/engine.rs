@@ -17,7 +17,7 @@ use super::servers::{self, ServerRow};
 use super::session::PostgresSession;
 use super::tables;
 use crate::clock::since_boot;
-use crate::ledger::engine::{Begun, Engine, Result, Sql, StoreError, WriterEngine};
+use crate::ledger::engine::{Begun, Engine, Result, StoreError, WriterEngine};
 use crate::ledger::name::new_name;
 use crate::ledger::shared::SharedLedger;
 use crate::ledger::tables::{duration, ensure_not_moved, nanos, slots};
@@ -308,7 +308,7 @@ impl PostgresEngine {
         }
         let stepped = &mut locked.reading.stepped;
         *stepped = stepped.saturating_add(step);
-        self.session.run("UPDATE ledger SET stepped = ?", [*stepped])?;
+        self.session.execute("UPDATE ledger SET stepped = ?", &[stepped])?;
         if step > 0 {
             self.shared.metrics.clock_jumps.inc();
             warn!("database clock jumped ahead; rate limit slots kept");
