@@ -26,7 +26,7 @@ use super::{
 };
 use crate::clock;
 use crate::metrics::Histogram;
-use crate::sync::{FastMap, pause};
+use crate::sync::{FastMap, lock, pause};
 
 const CLOSE_POLL: Duration = Duration::from_millis(1);
 
@@ -43,7 +43,7 @@ pub(super) struct StoreInner {
     /// Empty unless the ledger is a file.
     pub(super) path: PathBuf,
     clock: Clock,
-    pub(super) name: Arc<str>,
+    pub(super) name: Mutex<Arc<str>>,
     /// It was not closed cleanly, or there is no mark of it, so it may be an old copy.
     pub(super) may_be_old: bool,
     executor: Executor,
@@ -118,7 +118,7 @@ impl Store {
         gate.close(Unavailable(reason.into()));
         let clocks: (Clock, Clock) = (Arc::new(clock::wall), Arc::new(clock::since_boot));
         let mut inner = StoreInner::new(Path::new(""), clocks, Executor::Closed, gate);
-        inner.name = "broken".into();
+        inner.name = Mutex::new("broken".into());
         Self::new(inner)
     }
 
@@ -135,7 +135,7 @@ impl Store {
     /// Returns the ledger's public name, which changes when purchases may have been lost.
     pub fn name(&self) -> Arc<str> {
         let Self { inner, .. } = self;
-        inner.shared.as_ref().map_or_else(|| Arc::clone(&inner.name), |shared| shared.name())
+        inner.shared.as_ref().map_or_else(|| lock(&inner.name).clone(), |shared| shared.name())
     }
 
     /// Returns how long commits take. Clones share their counts.
@@ -338,7 +338,7 @@ impl StoreInner {
         Self {
             path: path.to_owned(),
             clock,
-            name: Uuid::now_v7().to_string().into(),
+            name: Mutex::new(Uuid::now_v7().to_string().into()),
             may_be_old: false,
             executor,
             gate,

@@ -310,7 +310,7 @@ impl Store {
         inner.report_reader = Some(reader);
         if let Some(identity) = identity {
             inner.may_be_old = identity.may_be_old;
-            inner.name = identity.name;
+            inner.name = Mutex::new(identity.name);
         }
         Ok(Self::new(inner))
     }
