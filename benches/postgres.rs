@@ -215,8 +215,7 @@ async fn buy(ledger: &Store) -> Outcome<(Duration, Duration)> {
     let check = DuplicateCheck {
         fingerprint,
         within: Duration::ZERO,
-        clock_skew: Duration::ZERO,
-        delivered_since: None,
+        refused_as: None,
         separate_from: Vec::new(),
     };
     let reservation = Reservation {
@@ -233,6 +232,7 @@ async fn buy(ledger: &Store) -> Outcome<(Duration, Duration)> {
             ..Budgets::default()
         },
         replay_only: false,
+        attempt: 0,
         requires: Default::default(),
     };
     let (slot, begun) = (SlotId::generate(), clock::now());

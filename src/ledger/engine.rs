@@ -59,10 +59,13 @@ pub(super) trait WriterEngine: Any + Engine + Send {
         Duration::ZERO
     }
 
-    /// Returns the ledger's public name, if it may change while the ledger is open.
+    /// Returns the ledger's public name, if it may change, or has changed, while the ledger is open.
     fn name(&self) -> Option<Arc<str>> {
         None
     }
+
+    /// Takes in the new name of a ledger that was renamed while it is open.
+    fn renamed(&self, _name: &Arc<str>) {}
 
     /// Returns whether a transaction may be committed without waiting for the disk.
     fn chooses_durability(&self) -> bool;

@@ -6,7 +6,7 @@ use tracing::warn;
 
 use super::column::{self, nanos};
 use super::ledger::Ledger;
-use super::{outbox, slots};
+use super::{notes, outbox, slots};
 use crate::ledger::engine::{Result, Row, Sql, SqlParams};
 use crate::ledger::rules::Credit;
 use crate::ledger::schema::IS_RUNNING;
@@ -25,6 +25,7 @@ impl Ledger {
         self.write_counters()?;
         self.credit.set(Credit::default());
         outbox::recover(self)?;
+        notes::recover(self)?;
         slots::recover(self, self.now())
     }
 

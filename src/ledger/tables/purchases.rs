@@ -295,7 +295,7 @@ impl Ledger {
     }
 
     /// Returns whether the ledger still has what a purchase relies on. One in a file loses nothing while it
-    /// is open.
+    /// is open, unless it turns out to be an old copy.
     fn meets(&self, Precondition { name, earlier }: &Precondition) -> Result<bool> {
         let Some(present) = self.db.name() else { return Ok(true) };
         if name.as_ref().is_some_and(|name| *name != present) {
