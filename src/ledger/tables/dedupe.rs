@@ -31,9 +31,9 @@ const FIND_BY_NUMBER: &str = find!("purchases.number = ?1");
 /// so what it has ended is also found by the wall clock.
 const LIKE: &str =
     "SELECT number, id, state, CASE WHEN ended_steady < ?3 AND ended_at > ended_steady
-        THEN ended_at ELSE ended_steady END, delivered FROM purchases
+        AND ended_at <= ?5 THEN ended_at ELSE ended_steady END, delivered FROM purchases
     WHERE fingerprint = ?1 AND (ended_at IS NULL OR ended_steady >= ?2
-        OR (ended_steady < ?3 AND ended_at >= ?4))";
+        OR (ended_steady < ?3 AND ended_at >= ?4 AND ended_at <= ?5))";
 
 impl Ledger {
     /// Returns the expired purchase that has to give up the key, if there is one.
@@ -103,7 +103,8 @@ impl Ledger {
         // Servers that share a ledger count the steps together.
         let is_shared = self.db.dialect().is_shared();
         let counted_since = clock::steps_counted_since().filter(|_| !is_shared).map_or(-1, nanos);
-        let values = params![duplicate.fingerprint, since(steady), counted_since, since(now)];
+        let values =
+            params![duplicate.fingerprint, since(steady), counted_since, since(now), nanos(now)];
         self.db.all(LIKE, values, |row| {
             let (number, id) = (row.get::<i64>(0)?, column::id(row, 1)?);
             let (state, ended) = (column::state(row, 2)?, column::moment_or_none(row, 3)?);
