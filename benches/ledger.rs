@@ -64,8 +64,7 @@ async fn buy(ledger: &Store, price: Usd) -> Outcome {
     let claim = DedupeKey::Fingerprint(DuplicateCheck {
         fingerprint,
         within: Duration::ZERO,
-        clock_skew: Duration::ZERO,
-        delivered_since: None,
+        refused_as: None,
         separate_from: Vec::new(),
     });
     let (caller, model) = ("192.0.2.7".into(), "alpha".into());
@@ -73,6 +72,7 @@ async fn buy(ledger: &Store, price: Usd) -> Outcome {
     let only_repeats = false;
     let asked = Reservation {
         id,
+        attempt: 0,
         caller,
         group: None,
         token: None,

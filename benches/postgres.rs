@@ -216,8 +216,7 @@ async fn buy(ledger: &Store) -> Outcome<(Duration, Duration)> {
     let check = DuplicateCheck {
         fingerprint,
         within: Duration::ZERO,
-        clock_skew: Duration::ZERO,
-        delivered_since: None,
+        refused_as: None,
         separate_from: Vec::new(),
     };
     let reservation = Reservation {
@@ -234,6 +233,7 @@ async fn buy(ledger: &Store) -> Outcome<(Duration, Duration)> {
             ..Budgets::default()
         },
         replay_only: false,
+        attempt: 0,
         requires: Default::default(),
     };
     let (slot, begun) = (SlotId::generate(), clock::now());

@@ -51,7 +51,6 @@ pub fn wall() -> Duration {
 /// Returns a wall-clock time of now without the steps that the clock has made in this process, so that the
 /// result never goes back and never jumps. A step is a whole number of seconds.
 pub fn without_steps(wall_time: Duration) -> Duration {
-    static FIRST: LazyLock<(i128, i128)> = LazyLock::new(readings);
     let nanos = |time: Duration| i128::try_from(time.as_nanos()).unwrap_or(i128::MAX);
     let step = match SET.get() {
         Some([first, last]) => {
@@ -68,6 +67,15 @@ pub fn without_steps(wall_time: Duration) -> Duration {
     Duration::from_nanos(steady)
 }
 
+/// Returns when this process began to count steps; `None` if this thread's clock is that of a test. What
+/// [`without_steps`] returned to an earlier process may differ by the steps that it had counted.
+pub fn steps_counted_since() -> Option<Duration> {
+    let nanos = u64::try_from(FIRST.0).unwrap_or_default();
+    SET.get().is_none().then_some(Duration::from_nanos(nanos))
+}
+
+/// The first [`readings`] of this process.
+static FIRST: LazyLock<(i128, i128)> = LazyLock::new(readings);
 /// Nanoseconds.
 const SECOND: i128 = 1_000_000_000;
 /// Two clocks that are read within this time are read at once.

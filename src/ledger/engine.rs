@@ -53,6 +53,14 @@ pub(super) trait WriterEngine: Any + Send {
         None
     }
 
+    /// Returns the ledger's public name, if it may change, or has changed, while the ledger is open.
+    fn name(&self) -> Option<Arc<str>> {
+        self.shared().map(SharedLedger::name)
+    }
+
+    /// Takes in the new name of a ledger that was renamed while it is open.
+    fn renamed(&self, _name: &Arc<str>) {}
+
     /// Returns whether a transaction may be committed without waiting for the disk.
     fn chooses_durability(&self) -> bool {
         false

@@ -56,7 +56,18 @@ impl KeyedChange {
     }
 
     /// Makes a change, or returns the answer of the same one. A refused change can be repeated.
+    ///
+    /// It has its own task: a client that disconnects must not leave a change that has begun and never ends.
     pub(super) async fn make(
+        self,
+        people: People,
+        handling: Pin<Box<dyn Future<Output = HandlerResult> + Send>>,
+    ) -> HandlerResult {
+        let made = tokio::spawn(self.make_once(people, handling).in_current_span()).await;
+        made.map_err(|_stopped| Problem::new(&INTERNAL))?
+    }
+
+    async fn make_once(
         self,
         people: People,
         handling: Pin<Box<dyn Future<Output = HandlerResult> + Send>>,
@@ -78,14 +89,9 @@ impl KeyedChange {
             }
             sleep(POLL_INTERVAL).await;
         }
-        let made = async move {
-            let made = handling.await;
-            people.end_change(id, made.as_ref().ok().map(|made| self.seal(made)));
-            made
-        };
-        // In its own task: if this client disconnects, another one must not begin the change again.
-        let made = tokio::spawn(made.in_current_span()).await;
-        made.map_err(|_stopped| Problem::new(&INTERNAL))?
+        let made = handling.await;
+        people.end_change(id, made.as_ref().ok().map(|made| self.seal(made)));
+        made
     }
 
     fn cipher(&self) -> Option<LessSafeKey> {

@@ -159,8 +159,7 @@ impl Routes {
         let handling = (endpoint.handler)(HandlerContext { handlers, purchases, call });
         let handling = async {
             match change? {
-                // On the heap, because every request's future would be as large.
-                Some(change) => Box::pin(change.make(self.handlers.people.clone(), handling)).await,
+                Some(change) => change.make(self.handlers.people.clone(), handling).await,
                 None => handling.await,
             }
         };

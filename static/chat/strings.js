@@ -19,7 +19,7 @@ export const TEXT = {
   showLess: 'Show less',
   answering: (model) => `${model} is answering`,
   elsewhere: 'Another tab is waiting for this answer. It will appear here, too.',
-  stopped: 'You stopped waiting. If the answer still comes, it appears here.',
+  stopped: 'You stopped waiting. It may still be charged. If the answer comes, it appears here.',
   versions: 'Versions',
   previousVersion: 'Previous version',
   nextVersion: 'Next version',
@@ -36,7 +36,7 @@ export const TEXT = {
   checking: 'Checking for the answer. This is free.',
   received: (cost) => `Answer received, ${cost}`,
   receivedElsewhere: (title) => `An answer came in another conversation: ${title}`,
-  stoppedWaiting: 'Stopped waiting. If the answer still comes, it appears here.',
+  stoppedWaiting: 'Stopped waiting. It may still be charged. If the answer comes, it appears here.',
   versionShown: (place, count) => `Version ${place} of ${count} is shown.`,
 
   // Conversations

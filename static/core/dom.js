@@ -50,8 +50,13 @@ export function button(text, act, kind = 'quiet') {
 
 /** A button that does `act` at its second press only. In between it is named `sure`, which `say` tells assistive technology. */
 export function twice(label, sure, act, { kind, say: tell = announce } = {}) {
-  const made = button(label, () => {
-    if (made.textContent === sure) return act();
+  const made = button(label, (event) => {
+    // The second click of a double click is no answer.
+    if (event.detail > 1) return;
+    if (made.textContent === sure) {
+      act();
+      return;
+    }
     made.textContent = sure;
     tell(sure);
   }, kind);

@@ -16,12 +16,14 @@ const TEXT = {
   show: 'Show',
   needsBoth: 'Give both days, or neither.',
   backwards: 'This is before the first day.',
+  outside: (days) => `Pick one of the last ${days} days.`,
   days: { local: 'Days are in your local time.', utc: 'Days are in UTC, like those of budgets.' },
   pending: ' Pending and unknown purchases count as spent.',
 };
 
 const DAY = 24 * 60 * 60 * 1000;
-const MAX_DAYS = 366;
+/** As many as the server reports. */
+const MAX_DAYS = { usage: 31, admin: 366 };
 const UTC = 'UTC';
 /** The periods that were chosen by their first and last day, by view. */
 const custom = {};
@@ -58,13 +60,15 @@ export function buildView(view, title, load) {
 /** Asks for the first and the last day, and which days these are, unless local ones are those of UTC. */
 function choose(view, show) {
   const { from, through } = custom[view] ?? {};
-  const [first] = lastDays(MAX_DAYS);
+  const [first] = lastDays(MAX_DAYS[view]);
   const day = (name, initial) => ({ name, label: TEXT[name], type: 'date', min: first, max: today(), initial: initial ?? '' });
   const zone = { name: 'zone', label: TEXT.zone, options: TEXT.zones, value: isUtc() ? 'utc' : 'local' };
   askFor({
     title: TEXT.period, label: TEXT.show, fields: [day('from', from), day('through', through), ...(localZone() === UTC ? [] : [zone])],
     send: async (asked) => {
       if (Boolean(asked.from) !== Boolean(asked.through)) throw fault(asked.from ? 'through' : 'from', TEXT.needsBoth);
+      const outside = ['from', 'through'].find((field) => asked[field] && (asked[field] < first || asked[field] > today()));
+      if (outside) throw fault(outside, TEXT.outside(MAX_DAYS[view]));
       if (asked.through < asked.from) throw fault('through', TEXT.backwards);
       return asked;
     },
@@ -82,7 +86,7 @@ const name = ({ from, through }) => (from === through ? dayName(from) : `${dayNa
 /** Returns `{days, query, name, isUpToDate}`: the days, the oldest first, and the query for them and those up to today. */
 export function periodOf(view) {
   const chosen = custom[view];
-  const count = chosen ? daysSince(chosen.from) : rangeOf(byId(`${view}-range`).querySelector(':checked').value);
+  const count = chosen ? daysSince(chosen.from, MAX_DAYS[view]) : rangeOf(byId(`${view}-range`).querySelector(':checked').value);
   const days = lastDays(count).filter((day) => !chosen || day <= chosen.through);
   return {
     days, query: `?since=${count}d&time_zone=${encodeURIComponent(timeZone())}`,
@@ -91,7 +95,7 @@ export function periodOf(view) {
 }
 
 const rangeOf = (value) => Number(value === 'month' ? today().slice(-2) : value);
-const daysSince = (day) => Math.min(MAX_DAYS, Math.max(1, (Date.parse(today()) - Date.parse(day)) / DAY + 1));
+const daysSince = (day, most) => Math.min(most, Math.max(1, (Date.parse(today()) - Date.parse(day)) / DAY + 1));
 
 /** `2026-01-31`. Swedish dates are those of ISO 8601. */
 export const today = () => new Date().toLocaleDateString('sv', { timeZone: timeZone() });

@@ -169,7 +169,7 @@ function oneService(service, rows, all, partOf) {
   const items = days.map(({ day, those }, place) => {
     const spent = sumOf(those);
     const text = those.length ? TEXT.bar(dayName(day), price(spent), countOf(those)) : TEXT.noneOn(dayName(day));
-    const bar = element('span', { class: `bar ${service}` }, parts.map(({ has }) => {
+    const bar = element('span', { class: `day-bar ${service}` }, parts.map(({ has }) => {
       const part = element('span');
       part.style.flexGrow = sumOf(those.filter(has));
       part.hidden = !those.some(has);

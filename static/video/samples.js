@@ -12,6 +12,8 @@ const TEXT = {
 const WIDTH = 480, HEIGHT = 270;
 /** Milliseconds between two pictures: as in the cinema. */
 const PAUSE = 1000 / 24;
+/** Then they stand still: what moves for longer needs a button that stops it. */
+const MOVING = 5_000;
 
 const SCENES = {
   'A lighthouse at dusk, waves, slow camera': lighthouse,
@@ -26,9 +28,11 @@ export function showSamples(use) {
     element('p', { class: 'lead', text: TEXT.lead }), element('p', {}, element('span', { class: 'unseen', text: `${TEXT.none} ` }), TEXT.how),
     ...scenes.map(({ prompt, canvas }) => element('button', { type: 'button', class: 'sample', click: () => use(prompt) }, canvas, element('span', { text: prompt }))));
   const isStill = matchMedia('(prefers-reduced-motion: reduce)');
-  let drawn = -Infinity;
+  let drawn = -Infinity, first = null;
   const tick = (now) => {
     if (byId('jobs-empty').hidden) return byId('jobs-empty').replaceChildren();
+    first ??= now;
+    if (drawn > 0 && now - first > MOVING) return;
     if (now - drawn >= PAUSE && (drawn < 0 || !isStill.matches) && scenes[0].canvas.checkVisibility()) {
       drawn = now;
       for (const { draw, canvas } of scenes) draw(canvas.getContext('2d'), now / 1000);

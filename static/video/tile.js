@@ -95,7 +95,7 @@ export function tile(job) {
     const percent = bar.dataset.percent;
     const left = timeLeft(elapsed, usual, Number(percent));
     parts.time.textContent = left > 0 ? TEXT.left(clock(left)) : clock(elapsed);
-    parts.expected.textContent = !usual ? '' : elapsed > usual ? TEXT.late(clock(usual)) : (learnt ? TEXT.usually : TEXT.promised)(clock(usual));
+    parts.expected.textContent = !usual ? (left > 0 ? '' : TEXT.states.open) : elapsed > usual ? TEXT.late(clock(usual)) : (learnt ? TEXT.usually : TEXT.promised)(clock(usual));
     const [value, most, label] = percent ? [percent, 100, TEXT.progress.reported(percent)]
       : left > 0 ? [elapsed, elapsed + left, TEXT.progress.byTime(clock(elapsed), clock(elapsed + left))]
         : [null, 100, TEXT.progress.unknown];

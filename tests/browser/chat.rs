@@ -412,7 +412,9 @@ fn reply_after_stopped_waiting_is_kept_and_shown() {
     page.find(MESSAGE).fill("Hello");
     page.press("Enter");
     page.find(STOP).click();
-    page.wait_for_text("You stopped waiting. If the answer still comes, it appears here.");
+    page.wait_for_text(
+        "You stopped waiting. It may still be charged. If the answer comes, it appears here.",
+    );
     assert!(!page.shows(STOP));
     gateway.release();
     page.wait_until(&answered(1));

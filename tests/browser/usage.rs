@@ -105,7 +105,7 @@ fn custom_period_leaves_out_other_days_and_bars_are_stacked_by_model() {
     fill([day(6), day(4)]);
     page.wait_until("document.querySelector('.figures strong')?.textContent === '$0.04'");
     assert_eq!(page.evaluate("document.querySelectorAll('.column').length"), 3);
-    let parts = "[...document.querySelectorAll('.column .bar')].map(({ children }) => [...children].map((part) => part.offsetHeight))";
+    let parts = "[...document.querySelectorAll('.column .day-bar')].map(({ children }) => [...children].map((part) => part.offsetHeight))";
     let parts = page.evaluate(parts);
     let [high, low] = [&parts[1][0], &parts[1][1]].map(|part| part.as_f64().expect("a number"));
     assert!((2.8..3.2).contains(&(high / low)), "{parts}");

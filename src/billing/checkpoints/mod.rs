@@ -144,6 +144,13 @@ impl CheckpointKeeper {
     async fn process(&mut self, known: &SummaryReading) {
         let Self { ledger, binding, has_checkpoint } = self;
         let binding = binding.for_generation(known.generation);
+        // Before the account is confirmed: repeats that wait for it must meet the new name.
+        if !*has_checkpoint && ledger.may_be_old() {
+            match rename_if_old(ledger, &binding, known).await {
+                Ok(is_old) => *has_checkpoint = is_old,
+                Err(error) => return info!(%error, "gateway account not checked"),
+            }
+        }
         match binding.check_account(ledger, known.listing.key_ids()).await {
             Ok(true) if *has_checkpoint => {}
             Ok(true) => match record_checkpoint(ledger, known).await {
@@ -156,20 +163,34 @@ impl CheckpointKeeper {
     }
 }
 
+/// Renames a ledger that lacks spending which the gateway counted: its folder was put back. Returns whether
+/// it did; then no checkpoint is recorded, so that reconciliation finds the difference.
+async fn rename_if_old(
+    ledger: &Store,
+    binding: &AccountBinding,
+    known: &SummaryReading,
+) -> Result<bool, Unavailable> {
+    let now = snapshot(&known.listing.billing, known.asked_at);
+    let Some(before) = ledger.latest_checkpoint().await? else { return Ok(false) };
+    let may_lack = ledger.may_lack_purchases_since(before.snapshot.at);
+    if may_lack || !binding.may_record(ledger, known.listing.key_ids()).await {
+        return Ok(false);
+    }
+    let missing = missing_since(ledger, &before, &now).await?;
+    if missing == Usd::ZERO {
+        return Ok(false);
+    }
+    ledger.rename().await?;
+    warn!(missing = %missing.short(), "ledger lacks spending that the gateway counted; ledger renamed");
+    Ok(true)
+}
+
 async fn record_checkpoint(ledger: &Store, known: &SummaryReading) -> Result<(), Unavailable> {
     let now = snapshot(&known.listing.billing, known.asked_at);
     if let Some(before) = ledger.latest_checkpoint().await? {
         if ledger.may_lack_purchases_since(before.snapshot.at) {
             warn!("purchases may be missing since the last checkpoint");
             return Ok(());
-        }
-        if ledger.may_be_old() {
-            let missing = missing_since(ledger, &before, &now).await?;
-            if missing > Usd::ZERO {
-                ledger.rename().await?;
-                warn!(missing = %missing.short(), "ledger lacks spending that the gateway counted; ledger renamed");
-                return Ok(());
-            }
         }
         let unknown = ledger.unknown_after(before.settled_through).await?;
         if unknown > 0 {

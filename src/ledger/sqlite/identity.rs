@@ -133,6 +133,7 @@ impl Store {
         let kept = Arc::clone(&name);
         let rename = move |ledger: &Ledger| {
             ledger.db.run("UPDATE identity SET name = ?", [&*kept])?;
+            ledger.db.renamed(&kept);
             Ok(())
         };
         self.run("rename", Durability::Synced, rename).await?;

@@ -54,6 +54,8 @@ pub(in crate::ledger) struct LedgerFile {
     check: RefCell<Option<BackgroundCheck>>,
     /// The file as the server that owns it found it.
     owned: Cell<Option<(FileId, Nonce)>>,
+    /// The name that it got while it is open.
+    renamed: RefCell<Option<Arc<str>>>,
     /// Released after the connection is closed.
     lock: RefCell<Option<Lock>>,
 }
@@ -88,6 +90,7 @@ impl LedgerFile {
             checkpoint: RefCell::default(),
             check: RefCell::default(),
             owned: Cell::default(),
+            renamed: RefCell::default(),
             lock: RefCell::default(),
         })
     }
@@ -135,6 +138,14 @@ impl LedgerFile {
 impl WriterEngine for LedgerFile {
     fn statements(&self) -> &(dyn Engine + 'static) {
         &self.connection
+    }
+
+    fn name(&self) -> Option<Arc<str>> {
+        self.renamed.borrow().clone()
+    }
+
+    fn renamed(&self, name: &Arc<str>) {
+        self.renamed.replace(Some(Arc::clone(name)));
     }
 
     fn chooses_durability(&self) -> bool {

@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use super::column::read;
+use super::column::{nanos, read};
 use super::ledger::Ledger;
+use crate::clock;
 use crate::ledger::engine::{Result, Row, Sql, params};
 use crate::ledger::rules;
 use crate::ledger::{
@@ -26,9 +27,13 @@ macro_rules! find {
 
 const FIND_BY_KEY: &str = find!("key = ?1");
 const FIND_BY_NUMBER: &str = find!("purchases.number = ?1");
-/// The purchases that may be the same.
-const LIKE: &str = "SELECT number, id, state, ended_steady, delivered FROM purchases
-    WHERE fingerprint = ?1 AND (ended_at IS NULL OR ended_steady >= ?2)";
+/// The purchases that may be the same. An earlier process on a file did not count later steps of the clock,
+/// so what it has ended is also found by the wall clock.
+const LIKE: &str =
+    "SELECT number, id, state, CASE WHEN ended_steady < ?3 AND ended_at > ended_steady
+        AND ended_at <= ?5 THEN ended_at ELSE ended_steady END, delivered FROM purchases
+    WHERE fingerprint = ?1 AND (ended_at IS NULL OR ended_steady >= ?2
+        OR (ended_steady < ?3 AND ended_at >= ?4 AND ended_at <= ?5))";
 
 impl Ledger {
     /// Returns the expired purchase that has to give up the key, if there is one.
@@ -94,8 +99,12 @@ impl Ledger {
         let (steady, last_refusal) = (self.steady(), self.last_refusal(duplicate)?);
         let (mut latest, mut is_ahead) = (None, false);
         // One that is running decides; else the one that ended last.
-        let since = steady.saturating_sub(duplicate.within);
-        self.db.all(LIKE, params![duplicate.fingerprint, since], |row| {
+        let since = |now: Duration| now.saturating_sub(duplicate.within);
+        // Servers that share a ledger count the steps together.
+        let is_shared = self.db.dialect().is_shared();
+        let counted_since = clock::steps_counted_since().filter(|_| !is_shared).map_or(-1, nanos);
+        let values = params![duplicate.fingerprint, since(steady), counted_since, since(now), now];
+        self.db.all(LIKE, values, |row| {
             let (number, id, state, ended, is_delivered): (i64, _, _, Option<Duration>, _) =
                 read(row)?;
             let is_same = match ended {

@@ -24,6 +24,7 @@ impl Ledger {
         self.write_counters()?;
         self.credit.set(Credit::default());
         outbox::recover(self)?;
+        notes::recover(self)?;
         slots::recover(self, self.now())
     }
 

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use super::column::{read, upsert};
 use super::ledger::Ledger;
+use crate::clock;
 use crate::ledger::engine::{Result, Row, Sql, params};
 use crate::ledger::writer::Durability;
 use crate::ledger::{
@@ -46,6 +47,9 @@ impl Store {
 
     /// Remembers, without waiting, an attempt that the ledger could not judge.
     pub fn note_attempt(&self, reservation: &Reservation) {
+        if self.inner.gate.is_retry_queue_full.load(Ordering::Relaxed) {
+            return;
+        }
         let reservation = reservation.clone();
         self.notify("note_attempt", Durability::Buffered, move |ledger| {
             ledger.is_late_attempt(&reservation).map(drop)
@@ -130,10 +134,19 @@ impl Ledger {
         (at, attempt): (Duration, u32),
     ) -> Result<()> {
         upsert!(self.db, notes (kind: kind, id: id) { caller: caller, at: at, attempt: attempt })?;
-        let trim = "DELETE FROM notes WHERE caller = ?1 AND at <
-            (SELECT at FROM notes WHERE caller = ?1 ORDER BY at DESC LIMIT 1 OFFSET ?2)";
+        // An admin's changes are few, and must not be made twice.
+        let trim = "DELETE FROM notes WHERE caller = ?1 AND kind <> 'change' AND at <
+            (SELECT at FROM notes WHERE caller = ?1 AND kind <> 'change'
+                ORDER BY at DESC LIMIT 1 OFFSET ?2)";
         self.db.run(trim, params![caller, MAX_PER_CALLER - 1]).map(drop)
     }
+}
+
+/// Dates the notes of earlier processes on a file as new: they did not count later steps of the clock.
+pub(super) fn recover(ledger: &Ledger) -> Result<()> {
+    let Some(counted_since) = clock::steps_counted_since() else { return Ok(()) };
+    let values = [ledger.steady(), counted_since];
+    ledger.db.run("UPDATE notes SET at = ?1 WHERE at < ?2", values).map(drop)
 }
 
 pub(super) fn purge(ledger: &Ledger) -> Result<()> {

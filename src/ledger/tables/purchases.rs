@@ -16,7 +16,6 @@ use crate::contract::money::Usd;
 use crate::ledger::engine::{Result, Sql, params};
 use crate::ledger::model::SYNC_THRESHOLD;
 use crate::ledger::rules::{self, ScopeBudget, Today};
-use crate::ledger::shared::SharedLedger;
 use crate::ledger::writer::Durability;
 use crate::ledger::{
     AccountStatus, BudgetScope, CreditWatermark, DedupeKey, Held, PeriodSpend, Precondition,
@@ -309,9 +308,9 @@ impl Ledger {
     }
 
     /// Returns whether the ledger still has what a purchase relies on. One in a file loses nothing while it
-    /// is open.
+    /// is open, unless it turns out to be an old copy.
     fn meets(&self, Precondition { name, earlier }: &Precondition) -> Result<bool> {
-        let Some(present) = self.db.shared().map(SharedLedger::name) else { return Ok(true) };
+        let Some(present) = self.db.name() else { return Ok(true) };
         if name.as_ref().is_some_and(|name| *name != present) {
             return Ok(false);
         }

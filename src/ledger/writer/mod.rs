@@ -141,7 +141,8 @@ impl Writer {
             if pause.is_zero() && !has_retried {
                 // Retries first, or a busy queue would delay them for ever.
                 self.has_retried = true;
-                return Some(self.retries.drain(..).collect());
+                let count = self.retries.len().min(MAX_BATCH);
+                return Some(self.retries.drain(..count).collect());
             }
             wait = wait.min(pause);
         }

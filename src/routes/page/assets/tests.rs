@@ -206,3 +206,26 @@ fn page_has_a_text_for_every_problem() {
         assert!(text.contains(&format!("\n  {}: ['", kind.code)), "{}", kind.code);
     }
 }
+
+/// The classes at which selectors begin.
+fn styled_classes(name: &str) -> BTreeSet<String> {
+    let row = page_files().find(|row| row.name == name).unwrap_or_else(|| panic!("no {name}"));
+    let text = String::from_utf8(row.bytes().to_vec()).expect("text");
+    let selectors =
+        text.split(['}', '{', ',']).map(|part| part.rsplit("*/").next().unwrap_or(part));
+    let starts = selectors.filter_map(|selector| selector.trim().strip_prefix('.'));
+    let is_name = |letter: &char| letter.is_alphanumeric() || *letter == '-';
+    starts.map(|rest| rest.chars().take_while(is_name).collect()).collect()
+}
+
+/// A view's sheet stays when another view is shown.
+#[test]
+fn style_sheets_of_views_share_no_class() {
+    let sheets = ["chat/talk.css", "usage/usage.css", "video/video.css"].map(styled_classes);
+    for (place, sheet) in sheets.iter().enumerate() {
+        assert!(sheet.len() > 5, "{sheet:?}");
+        for other in &sheets[..place] {
+            assert_eq!(sheet.intersection(other).collect::<Vec<_>>(), Vec::<&String>::new());
+        }
+    }
+}
