@@ -268,7 +268,7 @@ impl PostgresEngine {
     }
 
     /// Returns by how much the database's clock was set ahead, or back, since this process has read it.
-    /// What a slow answer may explain is no step.
+    /// A difference that a slow answer may explain is no step.
     fn step(&self, locked: &Locked) -> i64 {
         let Some((before, stepped, [asked, answered])) = self.last_reading.get() else { return 0 };
         if stepped != locked.stepped {
