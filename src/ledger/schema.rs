@@ -121,7 +121,7 @@ const TABLES: &str = "
     ) {strict};
     CREATE INDEX replies_until ON replies (until);
 
-    -- What is remembered about requests for a day.
+    -- Facts about requests, kept for a day.
     CREATE TABLE notes (
         kind    {text} NOT NULL CHECK (kind = 'refusal' OR kind = 'attempt' OR kind = 'change'),
         id      {blob} NOT NULL CHECK (length(id) = 32),

@@ -213,7 +213,7 @@ impl Shared {
     }
 }
 
-/// Returns `None` if the work takes longer. What has arrived by then is still read.
+/// Returns `None` if the work takes longer. Data that has arrived by then is still read.
 async fn finish_within<T>(limit: Duration, work: impl Future<Output = T>) -> Option<T> {
     let mut work = pin!(work);
     match timeout(limit, &mut work).await {

@@ -1,4 +1,4 @@
-/** What admins change: the tabs of members and groups, requests for more budget, unknown outcomes, and the log of changes. */
+/** The settings that admins change: the tabs of members and groups, requests for more budget, unknown outcomes, and the log of changes. */
 
 import { announce, button, element, notice, noticeDone } from '../core/dom.js';
 import { price, utcDay } from '../core/format.js';

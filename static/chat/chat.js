@@ -289,7 +289,7 @@ async function attach(files) {
   }
 }
 
-/** What to begin with. A click writes into the composer; only the person sends it. */
+/** Suggestions for the first message. A click fills in the composer; only the user sends it. */
 function showStart() {
   const isTest = catalog.mode === 'sandbox';
   if (isTest) [byId('chat-lead').textContent, byId('chat-about').textContent] = [TEXT.sandbox.lead, TEXT.sandbox.about];
@@ -299,7 +299,7 @@ function showStart() {
   byId('chat-empty').classList.add('ready');
 }
 
-/** What the sandbox can show: an answer, a clip, and each fault. */
+/** Examples of the sandbox: an answer, a clip, and each fault. */
 function cards() {
   const card = (tag, glyph, [name, about], properties) => element(tag, { class: 'quiet', ...properties }, icon(glyph), element('strong', { text: name }), element('span', { class: 'hint', text: about }));
   const { ask, video: [name, about], faults } = TEXT.sandbox;
@@ -360,7 +360,7 @@ function fault(text, ...ways) {
   byId('chat-fault').replaceChildren(text, ...ways);
 }
 
-/** What can be done if the budget does not cover `than`: `cheaper` buys from a model that it covers, `more` asks an admin. */
+/** The ways out if the budget does not cover `than`: `cheaper` buys from a model that it covers, `more` asks an admin. */
 function waysOut(than, buy) {
   const covered = catalog.chat.filter(({ price_micros: micros }) => micros < than.price_micros && micros <= canSpend());
   const other = covered.find(({ id }) => id === catalog.defaults.chat_model) ?? covered.find(({ best_for: use }) => use?.includes('chat')) ?? covered[0];

@@ -33,7 +33,7 @@ const PROC_LOCKS: &str = "/proc/locks";
 /// The second one is for a container or unit that hides the first.
 const HOST_NAMES: [&str; 2] = ["/proc/sys/kernel/hostname", "/etc/hostname"];
 
-/// What the lock file and the mark have.
+/// The content of the lock file and of the mark.
 #[derive(Serialize, Deserialize)]
 struct LockContents {
     pid: Option<u32>,

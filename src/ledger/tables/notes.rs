@@ -1,4 +1,4 @@
-//! What all servers remember about requests for a while: free refusals, attempts with a key, and the changes
+//! Facts about requests that all servers know for a while: free refusals, attempts with a key, and the changes
 //! of admins.
 
 use std::sync::Arc;
@@ -98,7 +98,7 @@ impl Store {
 
 impl Ledger {
     /// Of a retry, returns when its request may last have been refused. Before this process had the ledger,
-    /// requests failed because nobody listened.
+    /// requests failed because no server listened.
     pub(super) fn last_refusal(&self, retry: &DuplicateCheck) -> Result<Option<Duration>> {
         let Some(ids) = &retry.refused_as else { return Ok(None) };
         let (mut last, now) = (self.opened_at(), self.steady());

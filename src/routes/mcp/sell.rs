@@ -62,7 +62,7 @@ pub(super) async fn buy(call: ToolCall, service: Service) -> Result<Outcome, Ref
         Some(text) => context.read(text)?,
         None => context.current_quote(0),
     };
-    // Whatever else has changed while the user was asked.
+    // A refusal holds, even if settings have changed meanwhile.
     if call.action.as_deref().is_some_and(|action| action != ACCEPT) {
         return Ok(context.declined());
     }
