@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tollgate::clock;
-use tollgate::contract::money::Usd;
+use tollgate::gateway::contract::money::Usd;
 use tollgate::ledger::{
     AccountStatus, Budgets, DedupeKey, DuplicateCheck, KeptReply, Period, PurchaseId, Reservation,
     Service, Settlement, SlotId, SlotLimit, SlotRate, SpendLimit, Store, WantedSlot,

@@ -17,7 +17,7 @@ use std::thread;
 use std::time::Duration;
 
 use tollgate::clock;
-use tollgate::contract::money::{Period, SpendLimit, Usd};
+use tollgate::gateway::contract::money::{Period, SpendLimit, Usd};
 use tollgate::ledger::postgres::{InstanceKind, PostgresTarget, connect};
 use tollgate::ledger::{
     AccountStatus, Budgets, DedupeKey, DuplicateCheck, KeptReply, MoneyKind, PurchaseId,

@@ -3,7 +3,7 @@
 # Everything is drawn by ffmpeg's own sources; the results are committed, so a build needs no ffmpeg.
 # usage: contrib/make-clips.sh [folder]      (Debian: apt install ffmpeg)
 set -eu
-folder=${1:-$(dirname "$0")/../src/sandbox/clips}
+folder=${1:-$(dirname "$0")/../src/gateway/sandbox/clips}
 
 # clip NAME WIDTH HEIGHT
 clip() {

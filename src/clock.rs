@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime};
 
 use nix::time::{ClockId, clock_gettime};
 
-use crate::decimal;
+use crate::gateway::contract::decimal;
 use crate::sync::lock;
 
 /// Time services correct less than this without a step.

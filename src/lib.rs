@@ -25,16 +25,15 @@
 //!
 //! [`tower::Service`]: https://docs.rs/tower/latest/tower/trait.Service.html
 
-// Start with `src/pipeline.rs`, which shows the path of a request.
+// Start with `src/gate/pipeline.rs`, which shows the path of a request.
 #[doc(hidden)]
 pub mod access;
-#[cfg(feature = "cli")]
 #[doc(hidden)]
-pub mod acme;
+pub mod account;
+#[doc(hidden)]
+pub mod api;
 #[doc(hidden)]
 pub mod app;
-#[doc(hidden)]
-pub mod billing;
 #[cfg(feature = "cli")]
 #[doc(hidden)]
 pub mod cli;
@@ -43,64 +42,32 @@ pub mod clock;
 #[doc(hidden)]
 pub mod config;
 #[doc(hidden)]
-pub mod contract;
-mod decimal;
+pub mod edge;
 #[doc(hidden)]
-pub mod downstream;
-mod embed;
+pub mod gate;
 #[doc(hidden)]
-pub mod jobs;
+pub mod gateway;
 #[doc(hidden)]
 pub mod ledger;
 #[doc(hidden)]
-pub mod log_limit;
-#[doc(hidden)]
-pub mod media;
-#[doc(hidden)]
 pub mod metrics;
 #[doc(hidden)]
-pub mod people;
-#[doc(hidden)]
-pub mod pictures;
-#[doc(hidden)]
-pub mod pipeline;
-#[doc(hidden)]
-pub mod problem;
-#[doc(hidden)]
 pub mod purchase;
-#[doc(hidden)]
-pub mod redact;
-#[doc(hidden)]
-pub mod reports;
-#[doc(hidden)]
-pub mod response;
-#[doc(hidden)]
-pub mod routes;
-#[doc(hidden)]
-pub mod sandbox;
-#[doc(hidden)]
-pub mod server;
 mod sync;
 #[doc(hidden)]
-pub mod tls;
-#[doc(hidden)]
-pub mod upstream;
-#[doc(hidden)]
-pub mod validate;
-#[doc(hidden)]
-pub mod webhooks;
+pub mod video;
 
 pub use access::{User, UserError};
 #[doc(inline)]
-pub use downstream::caller::Peer;
-#[doc(inline)]
-pub use embed::{
+pub use app::embed::{
     Buyer, ChatError, ChatReply, Config, OpsService, SandboxReport, StartError, Tollgate,
 };
 #[doc(inline)]
-pub use ledger::Role;
+pub use gate::caller::Peer;
 #[doc(inline)]
-pub use response::Body;
+pub use gate::response::Body;
+#[doc(inline)]
+pub use ledger::Role;
 
 /// Compiles the guide's examples.
 #[cfg(doctest)]

@@ -8,7 +8,7 @@ use http::{HeaderMap, HeaderValue};
 use zeroize::Zeroizing;
 
 use super::Credentials;
-use crate::problem::{FORBIDDEN, Problem};
+use crate::gate::problem::{FORBIDDEN, Problem};
 
 const CSRF_HEADER: &str = "x-tollgate";
 

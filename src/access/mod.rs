@@ -28,12 +28,12 @@ use zeroize::Zeroizing;
 
 use crate::clock::{self, Instant};
 use crate::config::OidcConfig;
-use crate::ledger::{Caller, Role, Selection, SpendLimit, Store, Unavailable};
-use crate::metrics::Metrics;
-use crate::problem::{
+use crate::gate::problem::{
     INTERNAL, INVALID_CREDENTIALS, LEDGER_UNAVAILABLE, MISSING_CREDENTIALS, NOT_FOUND, OVERLOADED,
     Problem, RATE_LIMITED,
 };
+use crate::ledger::{Caller, Role, Selection, SpendLimit, Store, Unavailable};
+use crate::metrics::Metrics;
 use cached_list::RETRY_AFTER;
 use failures::FailureLimiter;
 use jwt::{JwtVerifier, SignedIn};

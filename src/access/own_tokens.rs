@@ -5,8 +5,8 @@ use std::time::Duration;
 use super::subject_cache::ledger_name;
 use super::token::MemberToken;
 use super::{AuthMode, Authenticator, Denied, NO_SESSION, OidcAccess, TokenBudget, invalid};
+use crate::gate::problem::{FieldError, NOT_FOUND, Problem};
 use crate::ledger::{SpendLimit, SubjectToken, TokenRefusal};
-use crate::problem::{FieldError, NOT_FOUND, Problem};
 
 impl TokenBudget {
     /// Returns the budget of a token, if it has one.

@@ -8,7 +8,7 @@ use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use zeroize::Zeroizing;
 
-use crate::contract::member::TOKEN_PREFIX;
+use crate::gateway::contract::member::TOKEN_PREFIX;
 use crate::ledger::Digest;
 
 /// Random characters that may be shown; the rest keeps 220 bits.

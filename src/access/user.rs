@@ -138,7 +138,7 @@ impl User {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::contract::money::Usd;
+    use crate::gateway::contract::money::Usd;
 
     #[test]
     fn user_keeps_the_last_budget_of_each_period() {

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use serde_json::json;
 
 use super::SharedState;
+use crate::api::catalog::PriceList;
+use crate::api::mcp::{Mcp, McpSetup};
+use crate::api::validate::ChatRules;
 use crate::config::Settings;
-use crate::routes::catalog::PriceList;
-use crate::routes::mcp::{Mcp, McpSetup};
-use crate::validate::ChatRules;
 
 /// Returns `None` unless `mcp.enabled` is set.
 pub(super) fn mcp(settings: &Settings, shared: &SharedState, rules: &ChatRules) -> Option<Mcp> {

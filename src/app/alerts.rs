@@ -12,14 +12,14 @@ use tokio::time::{sleep, timeout};
 use tracing::info;
 
 use super::{App, SharedState};
-use crate::billing::summary::BillingSummary;
+use crate::account::summary::BillingSummary;
 use crate::clock::{self, Date, iso8601};
 use crate::config::{Settings, WebhookConfig};
-use crate::contract::event::EventKind;
-use crate::contract::money::SignedUsd;
+use crate::edge::tls::EXPIRES_SOON;
+use crate::gateway::contract::event::EventKind;
+use crate::gateway::contract::money::SignedUsd;
 use crate::ledger::{Alert, Cause, Thresholds};
 use crate::sync::lock;
-use crate::tls::EXPIRES_SOON;
 
 const INTERVAL: Duration = Duration::from_secs(1);
 /// The ledger is probed at each of so many looks.

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::page::picture_host;
 use super::{SharedState, terms};
 use crate::config::{AccessMode, PresetConfig, Settings, Target};
-use crate::sandbox;
+use crate::gateway::sandbox;
 
 pub(super) fn catalog_facts(
     settings: &Settings,
@@ -28,7 +28,7 @@ pub(super) fn catalog_facts(
         },
         "sandbox_faults": faults.iter().map(fault).collect::<Vec<_>>(),
         "limits": {
-            "prompt_characters": crate::contract::video::MAX_PROMPT,
+            "prompt_characters": crate::gateway::contract::video::MAX_PROMPT,
             "chat_body_bytes": settings.server.chat_body,
             "video_body_bytes": settings.server.video_body,
         },

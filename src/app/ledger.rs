@@ -65,9 +65,9 @@ mod shared {
     use std::sync::Arc;
 
     use super::{Migration, PostgresConfig, Settings, Store, Target, money_kind};
+    use crate::edge::tls;
     use crate::ledger::postgres::{self, InstanceKind, PostgresTarget};
     use crate::ledger::{Reason, host_name};
-    use crate::tls;
 
     pub(super) fn describe(settings: &Settings, config: &PostgresConfig) -> String {
         match parse(settings, config, InstanceKind::Command) {

@@ -1,10 +1,11 @@
 //! Builds all parts from the settings. This module may use every other, and makes no decisions.
 
-#[cfg(feature = "mcp")]
 mod agents;
 mod alerts;
 mod catalog;
 pub mod changes;
+#[cfg(feature = "mcp")]
+pub mod embed;
 pub mod issuer;
 pub mod ledger;
 mod ops;
@@ -34,42 +35,42 @@ pub use start::{Shutdown, open, own_addresses, prepare, prepare_on, sandbox};
 
 use crate::access::Authenticator;
 use crate::access::quote::QuoteSigner;
-use crate::billing::checkpoints::CheckpointKeeper;
-use crate::billing::summary::BillingSummary;
+use crate::account::checkpoints::CheckpointKeeper;
+use crate::account::summary::BillingSummary;
+use crate::account::webhooks::Webhooks;
+use crate::api::catalog::PriceList;
+use crate::api::passthrough::Passthrough;
+use crate::api::people::People;
+use crate::api::reports::Reports;
+use crate::api::reports::me::MeReport;
+use crate::api::reports::queue::ReportQueue;
+use crate::api::validate::ChatRules;
+use crate::api::{Handlers, Routes, endpoints};
 use crate::clock;
 use crate::config::{self, AccessMode, Key, Settings, Target};
-use crate::downstream::cross_site::Origins;
-use crate::downstream::host::Hosts;
-use crate::downstream::memory::RequestMemory;
-use crate::downstream::rate::Limiter;
-use crate::downstream::route::RouteTable;
-use crate::downstream::{DownstreamConfig, RefusalLog};
-use crate::jobs::{self, JobRegistry};
+use crate::edge::tls::Tls;
+use crate::edge::{self, AddressLimits};
+use crate::gate::cross_site::Origins;
+use crate::gate::host::Hosts;
+use crate::gate::memory::RequestMemory;
+use crate::gate::pipeline::{self, HttpStack};
+use crate::gate::rate::Limiter;
+use crate::gate::route::RouteTable;
+use crate::gate::{DownstreamConfig, RefusalLog};
+use crate::gateway::client::Client;
+use crate::gateway::fetch::MediaClient;
+use crate::gateway::rate_limit::RateLimit;
+use crate::gateway::redact::Redactor;
+use crate::gateway::sandbox::Sandbox;
+use crate::gateway::{self, GatewayService, KeyRing, ScriptedClient, SendAttempt};
 use crate::ledger::{AccountBinding, Budgets, Digest, KeyId, SpendLimit, Store};
-use crate::media::Videos;
 use crate::metrics::Metrics;
-use crate::people::People;
-use crate::pictures::Pictures;
-use crate::pipeline::{self, HttpStack};
 use crate::purchase::idempotency::RunningPurchases;
 use crate::purchase::ledger_name::LedgerName;
 use crate::purchase::{self, PurchaseTerms, Purchases};
-use crate::redact::Redactor;
-use crate::reports::Reports;
-use crate::reports::me::MeReport;
-use crate::reports::queue::ReportQueue;
-use crate::routes::api::Passthrough;
-use crate::routes::catalog::PriceList;
-use crate::routes::{Handlers, Routes, endpoints};
-use crate::sandbox::Sandbox;
-use crate::server::{self, AddressLimits};
-use crate::tls::Tls;
-use crate::upstream::client::Client;
-use crate::upstream::fetch::MediaClient;
-use crate::upstream::rate_limit::RateLimit;
-use crate::upstream::{self, GatewayService, KeyRing, ScriptedClient, SendAttempt};
-use crate::validate::ChatRules;
-use crate::webhooks::Webhooks;
+use crate::video::media::Videos;
+use crate::video::pictures::Pictures;
+use crate::video::{self, JobRegistry};
 
 /// Replies to videos are kept at least this long, because videos are expensive and slow.
 const KEEP_VIDEOS: Duration = Duration::from_secs(7 * 86_400);
@@ -203,7 +204,7 @@ impl App {
 
     fn apply(&self) {
         let Self { settings, shared, downstream, .. } = self;
-        shared.jobs.reconfigure(jobs::PollerSetup {
+        shared.jobs.reconfigure(video::PollerSetup {
             gateway: self.polls.clone(),
             keys: Arc::clone(&self.context.keys),
             status_words: settings.jobs.clone(),
@@ -282,8 +283,8 @@ impl App {
         }
     }
 
-    pub fn server(&self) -> server::ConnectionSettings {
-        server::ConnectionSettings {
+    pub fn server(&self) -> edge::ConnectionSettings {
+        edge::ConnectionSettings {
             header_timeout: self.settings.server.header_timeout,
             idle_timeout: self.settings.server.idle_timeout,
             connections: Arc::new(Semaphore::new(self.settings.server.max_connections)),
@@ -333,7 +334,7 @@ impl GatewayAccount {
         settings: &Settings,
         shared: &SharedState,
     ) -> GatewayService {
-        pipeline::gateway(upstream::Gateway {
+        pipeline::gateway(gateway::Gateway {
             key_ring: Arc::clone(&self.ring),
             rate_limit: Arc::clone(&shared.rate_limit),
             max_wait: settings.gateway.max_wait,
@@ -390,7 +391,7 @@ pub fn standalone_gateway(
         // The gateway may echo a key other than the one in the request.
         redactor.add_keys(all);
     }
-    Ok(pipeline::gateway(upstream::Gateway {
+    Ok(pipeline::gateway(gateway::Gateway {
         key_ring: Arc::new(Mutex::new(KeyRing::new(keys.len()))),
         rate_limit,
         max_wait: settings.max_wait,
@@ -415,7 +416,7 @@ fn route_table(settings: &Settings, has_mcp: bool) -> RouteTable {
 #[cfg(feature = "openapi")]
 pub fn openapi(settings: &Settings, has_mcp: bool) -> io::Result<bytes::Bytes> {
     let (routes, prefix) = (route_table(settings, has_mcp), &settings.server.prefix);
-    crate::routes::openapi::document(&routes, &settings.catalog, prefix)
+    crate::api::openapi::document(&routes, &settings.catalog, prefix)
 }
 
 fn handlers(

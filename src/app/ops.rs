@@ -6,10 +6,10 @@ use std::sync::Arc;
 use url::Url;
 
 use super::{App, Shutdown};
+use crate::api::ops::Ops;
+use crate::api::redirect::Redirect;
 use crate::config::{Listen, ServerConfig};
-use crate::downstream::host::Hosts;
-use crate::routes::ops::Ops;
-use crate::routes::redirect::Redirect;
+use crate::gate::host::Hosts;
 
 impl App {
     /// Builds the service of the listeners that redirect to https.

@@ -1,11 +1,11 @@
 //! The page, and the pictures that it uploads, as the settings say.
 
 use super::SharedState;
-use crate::config::{Settings, Target};
-use crate::routes::page::Page;
+use crate::api::page::Page;
 #[cfg(feature = "page")]
-use crate::routes::page::site::Site;
-use crate::routes::pictures::PictureHost;
+use crate::api::page::site::Site;
+use crate::api::pictures::PictureHost;
+use crate::config::{Settings, Target};
 
 #[cfg(feature = "page")]
 pub(super) fn page(settings: &Settings) -> Option<Page> {

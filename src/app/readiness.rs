@@ -11,15 +11,15 @@ use tokio_util::sync::CancellationToken;
 
 use super::App;
 use super::readings::Watched;
-use crate::billing::summary::BillingSummary;
+use crate::account::summary::BillingSummary;
+use crate::api::ops::Unready;
 use crate::clock;
 use crate::config::StoreConfig;
-use crate::contract::money::Usd;
+use crate::edge::tls::Tls;
+use crate::gate::problem::GATEWAY_KEY_REJECTED;
+use crate::gateway::contract::money::Usd;
 use crate::ledger::{AccountBinding, Cause, Store};
-use crate::problem::GATEWAY_KEY_REJECTED;
-use crate::routes::ops::Unready;
 use crate::sync::lock;
-use crate::tls::Tls;
 
 /// How long the result of a ledger probe is cached, and how long a probe may take.
 const PROBE_INTERVAL: Duration = Duration::from_secs(1);

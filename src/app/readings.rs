@@ -7,9 +7,10 @@ use futures_util::future::BoxFuture;
 use tokio::time::timeout;
 
 use super::{App, SharedState};
-use crate::billing::summary::BillingSummary;
+use crate::account::summary::BillingSummary;
 use crate::config::Target;
-use crate::contract::money::Usd;
+use crate::gateway::KeyRing;
+use crate::gateway::contract::money::Usd;
 use crate::ledger::{
     BudgetScope, Budgets, Cause, InstanceCounts, KeyId, LedgerTotals, Unavailable,
 };
@@ -17,7 +18,6 @@ use crate::metrics::{
     BalanceReading, BudgetReading, InstanceReading, LedgerReading, Readings, SlotReading,
 };
 use crate::sync::lock;
-use crate::upstream::KeyRing;
 
 /// A ledger that hangs must not hang the scrape.
 const LEDGER_TIMEOUT: Duration = Duration::from_secs(2);

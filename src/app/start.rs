@@ -16,21 +16,21 @@ use crate::access::member_cache::MemberCache;
 use crate::access::quote::QuoteSigner;
 use crate::access::token::Secret;
 use crate::access::{AuthMode, Authenticator, OidcAccess};
+use crate::account::webhooks::Webhooks;
 use crate::clock;
 use crate::config::{AccessMode, Settings, StoreConfig, Target, TlsConfig};
-use crate::downstream::RefusalLog;
-use crate::downstream::memory::RequestMemory;
-use crate::jobs::JobRegistry;
+use crate::edge;
+use crate::edge::tls::Tls;
+use crate::gate::RefusalLog;
+use crate::gate::memory::RequestMemory;
+use crate::gateway::rate_limit::RateLimit;
+use crate::gateway::redact::Redactor;
+use crate::gateway::sandbox::{self, Sandbox};
 use crate::ledger::{AccountBinding, OpenError, Opening, Reason, ServerOptions, Store};
 use crate::metrics::Metrics;
-use crate::pictures::Pictures;
 use crate::purchase::idempotency::RunningPurchases;
-use crate::redact::Redactor;
-use crate::sandbox::{self, Sandbox};
-use crate::server;
-use crate::tls::Tls;
-use crate::upstream::rate_limit::RateLimit;
-use crate::webhooks::Webhooks;
+use crate::video::JobRegistry;
+use crate::video::pictures::Pictures;
 
 /// The stages of a shutdown.
 #[derive(Clone, Debug, Default)]
@@ -252,7 +252,7 @@ fn start_sandbox(
     finished: CancellationToken,
 ) -> io::Result<Option<(Sandbox, SocketAddr)>> {
     let Target::Sandbox = settings.gateway.target else { return Ok(None) };
-    let listener = server::bind((Ipv4Addr::LOCALHOST, 0).into())?;
+    let listener = edge::bind((Ipv4Addr::LOCALHOST, 0).into())?;
     let address = listener.local_addr()?;
     let sandbox = sandbox(settings);
     let server = sandbox.clone();

@@ -6,8 +6,8 @@ use tokio::runtime::Handle;
 use tower::ServiceExt;
 
 use super::*;
-use crate::downstream::source::Source;
-use crate::upstream::{GatewayCall, GatewayRequest};
+use crate::gate::source::Source;
+use crate::gateway::{GatewayCall, GatewayRequest};
 
 #[tokio::test]
 async fn key_that_is_not_asked_with_is_redacted_too() {

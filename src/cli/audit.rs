@@ -6,10 +6,10 @@ use std::time::Duration;
 use nix::unistd::{User, geteuid};
 
 use super::{CommandError, Exit, OutputFormat, ledger, print_list};
+use crate::api::reports::audit::{concerned, document};
 use crate::clock::iso8601;
 use crate::config::Settings;
 use crate::ledger::{Actor, AuditEntry, AuditQuery, host_name};
-use crate::reports::audit::{concerned, document};
 
 const COLUMNS: &str = "at,by,act,caller,group,old,new";
 

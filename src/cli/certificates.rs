@@ -5,9 +5,9 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::interval;
 
-use crate::acme;
 use crate::app::{App, SharedState};
 use crate::config::{AcmeConfig, Settings};
+use crate::edge::acme;
 
 /// How soon a renewed certificate is noticed.
 const INTERVAL: Duration = Duration::from_secs(10);

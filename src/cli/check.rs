@@ -11,16 +11,16 @@ use super::settings::certificate;
 use super::{CommandError, Exit, Loaded, online, print_json, process};
 use crate::access::SecretError;
 use crate::access::member_cache::MemberCount;
+use crate::api::reports::list_of;
+use crate::api::reports::text::pluralize;
 use crate::app;
 use crate::app::secret::secret;
 use crate::clock;
 use crate::config::{
     AccessMode, BudgetConfig, ServerConfig, Settings, StoreConfig, Target, WebhookConfig,
 };
-use crate::contract::money::SpendLimit;
+use crate::gateway::contract::money::SpendLimit;
 use crate::ledger::{Cause, Reason, Store};
-use crate::reports::list_of;
-use crate::reports::text::pluralize;
 
 /// Runs the checks. With `is_online`, it then asks the gateway about the account.
 pub(super) async fn check(

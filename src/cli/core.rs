@@ -16,10 +16,10 @@ use tracing::{error, info, warn};
 
 use super::runtime;
 use crate::app::{App, FLUSH_TIMEOUT, Shutdown};
-use crate::downstream::source::Source;
-use crate::pipeline::HttpStack;
+use crate::edge::{self, ConnectionSettings, IncomingBody, Listener};
+use crate::gate::pipeline::HttpStack;
+use crate::gate::source::Source;
 use crate::purchase::idempotency::RunningPurchases;
-use crate::server::{self, ConnectionSettings, IncomingBody, Listener};
 
 /// A core's stack. A reload swaps it; each request uses the current one.
 type SharedStack = Arc<ArcSwap<HttpStack>>;
@@ -132,7 +132,7 @@ async fn serve(
         };
         let listener = listener.start()?;
         let draining = shutdown.draining.clone();
-        serving.spawn(server::run(listener, make_service, settings.clone(), draining));
+        serving.spawn(edge::run(listener, make_service, settings.clone(), draining));
     }
     serving.close();
     serving.wait().await;

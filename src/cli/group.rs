@@ -7,11 +7,11 @@ use clap::{Args, Subcommand};
 
 use super::terms::{budget, budget_text, limit_change, merge_budgets};
 use super::{CommandError, Exit, OutputFormat, audit, ledger, print_json};
+use crate::api::reports::groups::{self, GroupSpend};
+use crate::api::reports::text::{csv, table};
 use crate::config::{AccessMode, Settings, StoreConfig};
-use crate::contract::member::parse_name;
+use crate::gateway::contract::member::parse_name;
 use crate::ledger::{GroupChange, GroupError, Period, SpendLimit, Store};
-use crate::reports::groups::{self, GroupSpend};
-use crate::reports::text::{csv, table};
 
 #[derive(Clone, Debug, PartialEq, Eq, Subcommand)]
 pub enum GroupCommand {

@@ -6,11 +6,11 @@ use std::io::Write;
 use clap::Subcommand;
 
 use super::{CommandError, Exit, OutputFormat, ledger, print_list};
+use crate::api::reports::jobs;
+use crate::api::reports::text::strip_controls;
 use crate::clock::iso8601;
 use crate::config::Settings;
 use crate::ledger::{Job, PurchaseId};
-use crate::reports::jobs;
-use crate::reports::text::strip_controls;
 
 #[derive(Clone, Debug, PartialEq, Eq, Subcommand)]
 pub enum JobCommand {

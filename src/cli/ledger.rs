@@ -17,15 +17,15 @@ use tokio::net::TcpStream;
 use tokio::time::{sleep, timeout};
 
 use super::{CommandError, Exit};
+use crate::account::summary::BillingReport;
+use crate::api::reports::text::strip_controls;
 use crate::app::ledger::{Migration, describe, open_for_command, open_for_report};
-use crate::billing::summary::BillingReport;
 use crate::clock;
 use crate::config::{Settings, StoreConfig};
+use crate::gate::response::BoxError;
+use crate::gateway::billing::ApiKeysResponse;
 use crate::ledger::sqlite::{LockHolder, OpenError};
 use crate::ledger::{Store, VERSION_POLL_INTERVAL};
-use crate::reports::text::strip_controls;
-use crate::response::BoxError;
-use crate::upstream::billing::ApiKeysResponse;
 
 /// Said by a command that changes nothing else.
 pub(super) const RECOVERED: &str = "; as no server runs, interrupted purchases were ended";

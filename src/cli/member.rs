@@ -14,8 +14,8 @@ use crate::access::token::{self, MemberToken, Secret};
 use crate::app::secret;
 use crate::clock::{self, Date};
 use crate::config::{AccessMode, Settings, StoreConfig};
-use crate::contract::member::{MemberTerms, parse_amount, parse_name};
-use crate::contract::money::Usd;
+use crate::gateway::contract::member::{MemberTerms, parse_amount, parse_name};
+use crate::gateway::contract::money::Usd;
 use crate::ledger::{
     Digest, Extra, GroupError, LockHolder, Member, MemberChange, MemberError, Role, Selection,
     SpendLimit, Store,

@@ -4,12 +4,12 @@ use std::io::Write;
 use std::time::Duration;
 
 use super::{CommandError, Exit, OutputFormat, ledger, print_json};
+use crate::api::reports::members::{self, MemberSpend};
+use crate::api::reports::text::{csv, table};
+use crate::api::reports::usage::iso_day;
 use crate::clock::{Date, iso8601};
 use crate::config::Settings;
 use crate::ledger::{Member, Period, Selection};
-use crate::reports::members::{self, MemberSpend};
-use crate::reports::text::{csv, table};
-use crate::reports::usage::iso_day;
 
 const COLUMNS: [&str; 18] = [
     "name",

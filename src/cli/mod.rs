@@ -56,10 +56,10 @@ pub use usage::{GroupBy, OutputFormat};
 pub use webhook::WebhookCommand;
 
 use crate::access::token;
+use crate::api::reports::text::{csv, table};
 use crate::app;
 use crate::clock::Date;
 use crate::config::{AccessMode, SettingError, redact_keys};
-use crate::reports::text::{csv, table};
 
 /// A proxy that keeps the key of a prepaid AI gateway, and never buys twice.
 #[derive(Clone, Debug, PartialEq, Eq, Parser)]

@@ -9,16 +9,16 @@ use serde_json::{Value, json};
 
 use super::ledger::{self, GatewayAccess, RunningServer};
 use super::{CommandError, Exit};
+use crate::account::summary::{is_active_prefix, listed_prefix};
+use crate::api::reports::billing::account;
+use crate::api::reports::text::{pluralize, strip_controls};
 use crate::app;
-use crate::billing::summary::{is_active_prefix, listed_prefix};
 use crate::clock;
 use crate::config::{Key, Settings, Target};
-use crate::contract::money::Usd;
+use crate::gateway::Error;
+use crate::gateway::billing::{self, ApiKeysResponse, UsageCounter};
+use crate::gateway::contract::money::Usd;
 use crate::ledger::Store;
-use crate::reports::billing::account;
-use crate::reports::text::{pluralize, strip_controls};
-use crate::upstream::Error;
-use crate::upstream::billing::{self, ApiKeysResponse, UsageCounter};
 
 /// The account. Keys are named by their position and public prefix only.
 pub(super) struct OnlineReport {

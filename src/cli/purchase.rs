@@ -9,13 +9,13 @@ use serde::Serialize;
 use uuid::Uuid;
 
 use super::{CommandError, Exit, OutputFormat, audit, ledger, print_list, usage};
+use crate::api::reports::list_of;
+use crate::api::reports::text::strip_controls;
 use crate::app;
 use crate::clock::iso8601;
 use crate::config::Settings;
-use crate::contract::money::Usd;
+use crate::gateway::contract::money::Usd;
 use crate::ledger::{PurchaseId, PurchaseRecord, PurchaseState};
-use crate::reports::list_of;
-use crate::reports::text::strip_controls;
 
 #[derive(Clone, Debug, PartialEq, Eq, Subcommand)]
 pub enum PurchaseCommand {

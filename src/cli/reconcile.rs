@@ -10,16 +10,16 @@ use serde_json::json;
 
 use super::ledger::{self, GatewayAccess};
 use super::{CommandError, Exit, print_json};
+use crate::account::checkpoints::{self, Comparison};
+use crate::account::reconcile::{self, Decision, Drift, Undecided, Verdict};
+use crate::api::reports::list_of;
+use crate::api::reports::text::strip_controls;
 use crate::app;
-use crate::billing::checkpoints::{self, Comparison};
-use crate::billing::reconcile::{self, Decision, Drift, Undecided, Verdict};
 use crate::clock::iso8601;
 use crate::config::{Settings, Target};
-use crate::contract::money::{SignedUsd, Usd};
+use crate::gateway::billing;
+use crate::gateway::contract::money::{SignedUsd, Usd};
 use crate::ledger::{PurchaseRecord, PurchaseState};
-use crate::reports::list_of;
-use crate::reports::text::strip_controls;
-use crate::upstream::billing;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum ReportFormat {

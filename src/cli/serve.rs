@@ -24,16 +24,16 @@ use super::reload::reload;
 use super::sockets::Sockets;
 use super::{CommandError, Exit, Loaded, log, notify, process, runtime};
 use crate::access::SecretError;
+use crate::api::ops::Ops;
+use crate::api::reports::text::pluralize;
 use crate::app::issuer::OtherIssuer;
 use crate::app::secret::secret;
 use crate::app::{self, App, CLOSE_TIMEOUT, FLUSH_TIMEOUT, Shutdown, TIDY_INTERVAL};
 use crate::config::{Settings, Target};
-use crate::downstream::rate::calibrate_clock;
-use crate::downstream::source::Source;
+use crate::edge::{self, ConnectionSettings, Listener};
+use crate::gate::rate::calibrate_clock;
+use crate::gate::source::Source;
 use crate::ledger::Opening;
-use crate::reports::text::pluralize;
-use crate::routes::ops::Ops;
-use crate::server::{self, ConnectionSettings, Listener};
 
 /// Gives the ledger to the gateway's account, or to the users of the login service.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Args)]
@@ -189,7 +189,7 @@ fn serve_starting(settings: &Settings, ops: &Listener) -> io::Result<Option<Drop
         metrics: Arc::default(),
     };
     let make_service = move |source: Source| service.service_for(source.peer.ip());
-    tokio::spawn(server::run(ops.try_clone()?.start()?, make_service, settings, end.clone()));
+    tokio::spawn(edge::run(ops.try_clone()?.start()?, make_service, settings, end.clone()));
     Ok(Some(end.drop_guard()))
 }
 
@@ -205,7 +205,7 @@ fn serve_redirects(
         let settings = ConnectionSettings { tls: None, ..connections.clone() };
         let make_service = move |_| redirect.service();
         let draining = shutdown.draining.clone();
-        tokio::spawn(server::run(listener.start()?, make_service, settings, draining));
+        tokio::spawn(edge::run(listener.start()?, make_service, settings, draining));
     }
     Ok(())
 }
@@ -226,7 +226,7 @@ fn serve_ops(
         ..app.server()
     };
     let make_service = move |source: Source| service.service_for(source.peer.ip());
-    tokio::spawn(server::run(admin.start()?, make_service, settings, end));
+    tokio::spawn(edge::run(admin.start()?, make_service, settings, end));
     Ok(())
 }
 

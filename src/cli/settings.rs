@@ -8,7 +8,6 @@ use std::path::{Path, PathBuf};
 
 use zeroize::Zeroizing;
 
-use crate::acme;
 use crate::app::secret::{exposure, is_writable_by_others};
 use crate::app::settings::{
     KEY_VARIABLES, check_files, environment, is_known, key_file, read_file,
@@ -17,7 +16,8 @@ use crate::clock;
 use crate::config::{
     Environment, Location, SettingError, Settings, SettingsSource, Target, TlsConfig,
 };
-use crate::tls::Certificate;
+use crate::edge::acme;
+use crate::edge::tls::Certificate;
 
 const DEFAULT_FILE: &str = "proxy.toml";
 const ENV_FILE: &str = ".env";

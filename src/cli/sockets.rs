@@ -7,7 +7,7 @@ use listenfd::ListenFd;
 
 use super::CommandError;
 use crate::config::{Listen, Settings};
-use crate::server::{self, Listener};
+use crate::edge::{self, Listener};
 
 /// The names of the passed sockets, separated by colons.
 const NAMES: &str = "LISTEN_FDNAMES";
@@ -121,7 +121,7 @@ fn take(descriptors: &mut ListenFd, index: usize) -> io::Result<Listener> {
 }
 
 pub(super) fn bind(at: SocketAddr) -> io::Result<StdListener> {
-    server::bind(at).map_err(|error| cannot_listen(at, &error))
+    edge::bind(at).map_err(|error| cannot_listen(at, &error))
 }
 
 fn cannot_listen(place: impl std::fmt::Display, error: &io::Error) -> io::Error {

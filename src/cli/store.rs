@@ -6,14 +6,14 @@ use clap::Subcommand;
 use serde::Serialize;
 
 use super::{CommandError, Exit, OutputFormat, print_list};
+use crate::api::reports::list_of;
+use crate::api::reports::text::strip_controls;
 use crate::app::ledger::{self, Migration};
 use crate::clock::iso8601;
 use crate::config::{PostgresConfig, Settings, StoreConfig};
 use crate::ledger::postgres::{
     InstanceRecord, InstanceState, contract, list_instances, report_restore,
 };
-use crate::reports::list_of;
-use crate::reports::text::strip_controls;
 
 #[derive(Clone, Debug, PartialEq, Eq, Subcommand)]
 pub enum StoreCommand {

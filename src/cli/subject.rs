@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::{CommandError, Exit, audit, ledger};
 use crate::config::Settings;
-use crate::contract::member;
+use crate::gateway::contract::member;
 use crate::ledger::MemberChange;
 
 /// Begins the name of a user, as `tollgate usage` and the ledger have it.

@@ -2,8 +2,8 @@
 
 use super::CommandError;
 use super::check::limit;
-use crate::contract::member::{self, LimitChange};
-use crate::contract::money::{ParseUsdError, Usd};
+use crate::gateway::contract::member::{self, LimitChange};
+use crate::gateway::contract::money::{ParseUsdError, Usd};
 use crate::ledger::{Period, SpendLimit};
 
 /// Reads a limit such as `5.00/day`. An error says what is wrong, then what is expected.

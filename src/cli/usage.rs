@@ -8,12 +8,12 @@ use clap::ValueEnum;
 use serde_json::json;
 
 use super::{CommandError, Exit, ledger, print_json};
+use crate::api::reports::list_of;
+use crate::api::reports::text::{csv, table};
+use crate::api::reports::usage::{SpendTotals, iso_day};
 use crate::clock::{self, Date, iso8601};
 use crate::config::Settings;
 use crate::ledger::{SpendRow, ZoneOffsets};
-use crate::reports::list_of;
-use crate::reports::text::{csv, table};
-use crate::reports::usage::{SpendTotals, iso_day};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum GroupBy {
@@ -147,7 +147,7 @@ fn line(key: &[String], sum: &SpendTotals) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::contract::money::Usd;
+    use crate::gateway::contract::money::Usd;
 
     #[tokio::test(start_paused = true)]
     async fn since_is_a_date_or_a_time_before_now() {

@@ -6,8 +6,8 @@ use clap::Subcommand;
 use url::Url;
 
 use super::{CommandError, Exit};
+use crate::account::webhooks;
 use crate::config::{Settings, WebhookConfig};
-use crate::webhooks;
 
 #[derive(Clone, Debug, PartialEq, Eq, Subcommand)]
 pub enum WebhookCommand {

@@ -2,8 +2,8 @@
 
 use super::raw::RawSettings;
 use super::{AccessMode, MAX_PICTURE, PageConfig, QUOTE_LIFETIME, Settings, StoreConfig};
-use crate::contract::catalog::Catalog;
-use crate::validate::nearest;
+use crate::api::validate::nearest;
+use crate::gateway::contract::catalog::Catalog;
 
 /// Returns each setting that contradicts another, and what was expected.
 pub(super) fn conflicts(

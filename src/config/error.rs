@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::fmt::{self, Write};
 
-use crate::contract::wire::KEY_PREFIX;
+use crate::gateway::contract::wire::KEY_PREFIX;
 
 /// An error such as `proxy.toml:3:10: server.listen: expected …`. Formatting redacts keys.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]

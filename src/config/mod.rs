@@ -32,9 +32,9 @@ pub use secrets::{DatabaseUrl, Key, SecretText};
 pub use sections::{Environment, SettingsSource};
 pub use webhooks::{AlertsConfig, WebhookConfig, WebhookSecret, WebhooksConfig};
 
-use crate::contract::catalog::{Catalog, ChatModel, Service};
-use crate::contract::money::{SpendLimit, Usd};
-use crate::contract::selection::Selection;
+use crate::gateway::contract::catalog::{Catalog, ChatModel, Service};
+use crate::gateway::contract::money::{SpendLimit, Usd};
+use crate::gateway::contract::selection::Selection;
 
 /// All settings, validated. The default is the sandbox on loopback with open access.
 #[derive(Clone, Debug)]

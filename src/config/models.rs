@@ -4,9 +4,9 @@ use std::borrow::Cow;
 
 use super::read::Section;
 use super::{ModelsConfig, Parsed, PassthroughConfig, Settings, value};
-use crate::contract::catalog::{Catalog, ChatModel, Service, Tier};
-use crate::contract::selection::Selection;
-use crate::validate::on_sale;
+use crate::api::validate::on_sale;
+use crate::gateway::contract::catalog::{Catalog, ChatModel, Service, Tier};
+use crate::gateway::contract::selection::Selection;
 
 /// Returns the changes to the price list, and the models that are sold.
 pub(super) fn models(section: &mut Section<'_>) -> (ModelsConfig, Catalog) {

@@ -7,7 +7,7 @@ use toml::de::{DeTable, DeValue};
 
 use super::SettingsSource;
 use super::error::{Location, SettingError};
-use crate::contract::wire::KEY_PREFIX;
+use crate::gateway::contract::wire::KEY_PREFIX;
 
 const PREFIX: &str = "TOLLGATE_";
 /// A list of tables at the top level.

@@ -8,7 +8,7 @@ use zeroize::Zeroizing;
 
 use super::error::{Location, SettingError};
 use super::{ClientSecret, SettingsSource};
-use crate::contract::wire::{KEY_PREFIX, MAX_KEYS};
+use crate::gateway::contract::wire::{KEY_PREFIX, MAX_KEYS};
 
 /// A shorter secret could be guessed from a stolen ledger.
 const MIN_SECRET_LENGTH: usize = 32;

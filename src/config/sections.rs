@@ -20,8 +20,8 @@ use super::{
     PassthroughConfig, PresetConfig, PurchaseConfig, RequestLimit, SandboxConfig, Settings, Target,
     TokenRules, models, secrets, store, value, webhooks,
 };
-use crate::contract::catalog::{Catalog, Service};
-use crate::contract::money::{Period, SpendLimit, Usd};
+use crate::gateway::contract::catalog::{Catalog, Service};
+use crate::gateway::contract::money::{Period, SpendLimit, Usd};
 
 /// The text that settings are read from, so that reading them does no I/O.
 pub struct SettingsSource<'a> {

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use super::{Network, Settings, StoreConfig, Target};
-use crate::contract::catalog::Service;
-use crate::contract::money::Usd;
+use crate::gateway::contract::catalog::Service;
+use crate::gateway::contract::money::Usd;
 
 /// A shorter timeout is probably a mistake.
 const SHORTEST_TIMEOUT: Duration = Duration::from_secs(1);

@@ -12,8 +12,8 @@ use super::error::{Location, SettingError};
 use super::raw::RawSettings;
 use super::read::{Section, SettingsReader};
 use super::{Parsed, SettingsSource, secrets, value};
-use crate::contract::event::EventKind;
-use crate::contract::money::{Thresholds, Usd};
+use crate::gateway::contract::event::EventKind;
+use crate::gateway::contract::money::{Thresholds, Usd};
 
 /// What the Standard Webhooks specification allows, in bytes.
 const MIN_SECRET: usize = 24;

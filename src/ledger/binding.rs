@@ -11,7 +11,7 @@ use tokio::time::timeout;
 use tracing::{error, info, warn};
 
 use super::{AccountCheck, AccountStatus, Store, Unavailable};
-use crate::problem::{LEDGER_UNAVAILABLE, Problem};
+use crate::gate::problem::{LEDGER_UNAVAILABLE, Problem};
 
 /// How long a purchase waits for the first listing. After that it is sold anyway.
 const MAX_CHECK_WAIT: Duration = Duration::from_millis(300);

@@ -6,8 +6,8 @@ use std::time::Duration;
 use super::Unavailable;
 use super::model::named_enum;
 use crate::clock::Date;
-use crate::contract::member::LimitChange;
-use crate::contract::money::{Period, SpendLimit, Thresholds, Usd};
+use crate::gateway::contract::member::LimitChange;
+use crate::gateway::contract::money::{Period, SpendLimit, Thresholds, Usd};
 
 /// What may be spent per period, and from the balance. The ledger itself keeps the limits of groups,
 /// and what [raises](Extra) a caller's.

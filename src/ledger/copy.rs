@@ -20,7 +20,7 @@ use super::sqlite::{NewFile, canonical_path, open_to_move};
 use super::tables::{moved_to, note_moved, read};
 use super::{Clock, Digest, Reason, Unavailable};
 use crate::clock::wall;
-use crate::contract::money::Usd;
+use crate::gateway::contract::money::Usd;
 
 /// Tables that say where a ledger is.
 const NOT_COPIED: [&str; 2] = ["identity", "moved"];

@@ -7,7 +7,7 @@ use bytes::Bytes;
 
 use super::PurchaseId;
 use super::model::named_enum;
-use crate::contract::money::Usd;
+use crate::gateway::contract::money::Usd;
 
 /// Identifies the key that ordered a job: a hash that reveals nothing about the key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{Digest, Extra, Unavailable};
-use crate::contract::member::{MemberTerms, Role};
-use crate::contract::money::SpendLimit;
-use crate::contract::selection::Selection;
-use crate::decimal;
+use crate::gateway::contract::decimal;
+use crate::gateway::contract::member::{MemberTerms, Role};
+use crate::gateway::contract::money::SpendLimit;
+use crate::gateway::contract::selection::Selection;
 
 /// The identity that limits, budgets, idempotency keys and jobs belong to.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

@@ -34,9 +34,9 @@ mod subject;
 mod tables;
 mod writer;
 
-pub use crate::contract::member::{LimitChange, MemberTerms, Role, is_member_name};
-pub use crate::contract::money::{Period, SpendLimit, Thresholds};
-pub use crate::contract::selection::Selection;
+pub use crate::gateway::contract::member::{LimitChange, MemberTerms, Role, is_member_name};
+pub use crate::gateway::contract::money::{Period, SpendLimit, Thresholds};
+pub use crate::gateway::contract::selection::Selection;
 pub use audit_log::{Actor, AuditEntry, AuditQuery};
 pub use binding::AccountBinding;
 pub use budgets::{

@@ -13,8 +13,8 @@ use uuid::Uuid;
 
 use super::{Budgets, Job, JobState, OverBudget, Unavailable};
 use crate::clock;
-pub use crate::contract::catalog::Service;
-use crate::contract::money::Usd;
+pub use crate::gateway::contract::catalog::Service;
+use crate::gateway::contract::money::Usd;
 
 /// Identifies a purchase. It is a UUIDv7, so ids sort by time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::rules::Crossing;
 use super::{JobState, PurchaseId};
-use crate::contract::event::EventKind;
+use crate::gateway::contract::event::EventKind;
 
 /// How long an event that no server could deliver stays, such as one for a webhook that is gone.
 pub(super) const EVENT_RETENTION: Duration = Duration::from_secs(4 * 86_400);

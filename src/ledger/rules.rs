@@ -9,7 +9,7 @@ use super::{
     RemainingCredit, ReserveError, ScopeKind, Settlement, Unavailable,
 };
 use crate::clock::Date;
-use crate::contract::money::{Period, SpendLimit, Thresholds, Usd};
+use crate::gateway::contract::money::{Period, SpendLimit, Thresholds, Usd};
 
 /// The largest amount that SQLite's signed integers can hold.
 pub(super) const MAX_AMOUNT: Usd = Usd::micros(i64::MAX as u64);

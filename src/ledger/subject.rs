@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{Digest, Role};
-use crate::contract::money::SpendLimit;
-use crate::contract::selection::Selection;
+use crate::gateway::contract::money::SpendLimit;
+use crate::gateway::contract::selection::Selection;
 
 /// No user has this name: its row stands for the issuer whose users call.
 pub(super) const NO_NAME: &str = "";

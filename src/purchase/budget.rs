@@ -11,21 +11,21 @@ use tracing::{debug, error};
 
 use super::send::Charge;
 use super::{DedupeBy, Delivery, Phase, PurchaseContext, PurchaseRequest, PurchaseTerms, Timing};
+use crate::api::validate::Order;
 use crate::clock::{self, Instant};
-use crate::contract::catalog::Service;
-use crate::contract::money::{SpendLimit, Usd};
+use crate::gate::problem::{
+    ATTEMPT_SUPERSEDED, BUDGET_EXHAUSTED, BudgetName, IDEMPOTENCY_KEY_REUSED, INSUFFICIENT_CREDIT,
+    LEDGER_CHANGED, LEDGER_UNAVAILABLE, PURCHASE_NOT_FOUND, Problem,
+};
+use crate::gateway::contract::catalog::Service;
+use crate::gateway::contract::money::{SpendLimit, Usd};
+use crate::gateway::{Abort, Authorization, BeforeSend, GatewayReply, Slot};
 use crate::ledger::{
     self, AccountBinding, AccountStatus, CreditWatermark, Digest, DuplicateCheck, ExistingPurchase,
     Job, KeptReply, OverBudget, Precondition, PurchaseId, Reservation, ReserveError, ScopeKind,
     Settlement, Store,
 };
-use crate::problem::{
-    ATTEMPT_SUPERSEDED, BUDGET_EXHAUSTED, BudgetName, IDEMPOTENCY_KEY_REUSED, INSUFFICIENT_CREDIT,
-    LEDGER_CHANGED, LEDGER_UNAVAILABLE, PURCHASE_NOT_FOUND, Problem,
-};
 use crate::sync::lock;
-use crate::upstream::{Abort, Authorization, BeforeSend, GatewayReply, Slot};
-use crate::validate::Order;
 
 /// How long SDKs may wait before they retry: ten minutes for a reply, then `Retry-After`.
 const RETRY_WINDOW: Duration = Duration::from_secs(15 * 60);

@@ -17,14 +17,14 @@ use super::{
     DedupeBy, Delivery, Outcome, Phase, PurchaseContext, PurchaseRequest, Receipt, Waiters,
 };
 use crate::clock::Instant;
-use crate::contract::money::Usd;
-use crate::contract::video::VideoAccepted;
+use crate::gate::problem::{
+    Charged, LEDGER_UNAVAILABLE, OUTCOME_UNKNOWN, OVERLOADED, Problem, STILL_RUNNING,
+};
+use crate::gateway::contract::money::Usd;
+use crate::gateway::contract::video::VideoAccepted;
 use crate::ledger::{
     Caller, EarlierReply, ExistingPurchase, KeptReply, PurchaseId, PurchaseState, Service,
     Unavailable,
-};
-use crate::problem::{
-    Charged, LEDGER_UNAVAILABLE, OUTCOME_UNKNOWN, OVERLOADED, Problem, STILL_RUNNING,
 };
 use crate::sync::{Bounds, FastMap, KeyedLimit, KeyedPermit, lock};
 

@@ -23,19 +23,19 @@ pub use budget::over_budget;
 pub use waiters::Waiters;
 
 use crate::access::Session;
+use crate::api::validate::{Checked, Order};
 use crate::clock;
-use crate::contract::money::Usd;
-use crate::contract::video::VideoAccepted;
-use crate::jobs::JobRegistry;
+use crate::gate::problem::{PURCHASE_NOT_FOUND, Problem};
+use crate::gateway::contract::money::Usd;
+use crate::gateway::contract::video::VideoAccepted;
+use crate::gateway::rate_limit::RateLimit;
+use crate::gateway::{GatewayReply, GatewayService};
 use crate::ledger::{
     AccountBinding, Budgets, Caller, Digest, ExistingPurchase, KeyId, PurchaseId, PurchaseState,
     ReserveError, Service, Store,
 };
 use crate::metrics::Metrics;
-use crate::problem::{PURCHASE_NOT_FOUND, Problem};
-use crate::upstream::rate_limit::RateLimit;
-use crate::upstream::{GatewayReply, GatewayService};
-use crate::validate::{Checked, Order};
+use crate::video::JobRegistry;
 use budget::{Hold, Placed};
 use idempotency::{Deliveries, RunningPurchases};
 use send::Charge;

@@ -8,14 +8,14 @@ use tower::ServiceExt;
 use tracing::{error, info, warn};
 
 use super::{PurchaseRequest, Purchases, Timing};
-use crate::contract::money::Usd;
-use crate::ledger::{Job, Service};
-use crate::metrics::Metrics;
-use crate::problem::Charged;
-use crate::upstream::{
+use crate::api::validate::Order;
+use crate::gate::problem::Charged;
+use crate::gateway::contract::money::Usd;
+use crate::gateway::{
     BeforeSend, Error, GatewayCall, GatewayReply, GatewayRequest, GatewayService,
 };
-use crate::validate::Order;
+use crate::ledger::{Job, Service};
+use crate::metrics::Metrics;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Charge {

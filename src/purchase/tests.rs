@@ -6,10 +6,10 @@ use tokio::runtime::Handle;
 use tower::service_fn;
 
 use super::*;
-use crate::contract::catalog::Catalog;
-use crate::upstream::rate_limit::tests::wide_over;
-use crate::upstream::{Error, GatewayCall, GatewayRequest};
-use crate::validate;
+use crate::api::validate;
+use crate::gateway::contract::catalog::Catalog;
+use crate::gateway::rate_limit::tests::wide_over;
+use crate::gateway::{Error, GatewayCall, GatewayRequest};
 
 pub(super) const SOON: Duration = Duration::from_secs(1);
 

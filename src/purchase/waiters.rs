@@ -15,7 +15,7 @@ use tracing::Instrument;
 
 use super::{Outcome, Phase, Progress, PurchaseRequest};
 use crate::access::Session;
-use crate::problem::{INTERNAL, INVALID_CREDENTIALS, OUTCOME_UNKNOWN, OVERLOADED, Problem};
+use crate::gate::problem::{INTERNAL, INVALID_CREDENTIALS, OUTCOME_UNKNOWN, OVERLOADED, Problem};
 use crate::sync::lock;
 
 /// How long a cancelled purchase may take to leave the queue.

@@ -6,9 +6,9 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tollgate::access::quote::{OrderId, QuoteSigner};
 use tollgate::access::token::Secret;
-use tollgate::contract::catalog::Catalog;
+use tollgate::api::validate;
+use tollgate::gateway::contract::catalog::Catalog;
 use tollgate::ledger::Caller;
-use tollgate::validate;
 
 use super::client::{ON, accept, headers, request, result_of, video, with_quote};
 use crate::support::members::SECRET;

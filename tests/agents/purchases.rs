@@ -28,8 +28,11 @@ fn video_is_bought_with_its_quote_and_only_once() {
     let dollars =
         |name: &str| asked["structuredContent"][name].as_str().unwrap_or_default().to_owned();
     assert_eq!(
-        dollars("price").parse::<tollgate::contract::money::Usd>().unwrap().as_micros()
-            + dollars("left_after").parse::<tollgate::contract::money::Usd>().unwrap().as_micros(),
+        dollars("price").parse::<tollgate::gateway::contract::money::Usd>().unwrap().as_micros()
+            + dollars("left_after")
+                .parse::<tollgate::gateway::contract::money::Usd>()
+                .unwrap()
+                .as_micros(),
         10_000_000
     );
 

@@ -8,7 +8,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, copy};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Runtime;
 use tokio::sync::watch;
-use tollgate::sandbox::{Sandbox, SandboxSettings};
+use tollgate::gateway::sandbox::{Sandbox, SandboxSettings};
 
 use crate::support::server::serve;
 

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use rusqlite::Connection;
-use tollgate::contract::money::Usd;
+use tollgate::gateway::contract::money::Usd;
 use tollgate::ledger::{AccountStatus, PurchaseRecord, PurchaseState};
 
 use crate::commands::fixture::{CHAT_BODY, Fixture, KEY, MINUTE, Server, VIDEO, charged, post};

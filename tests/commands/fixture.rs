@@ -9,12 +9,12 @@ use std::time::Duration;
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
 use tollgate::clock;
-use tollgate::contract::money::Usd;
+use tollgate::gateway::contract::money::Usd;
+use tollgate::gateway::sandbox::{Sandbox, SandboxSettings};
 use tollgate::ledger::{
     AccountStatus, Budgets, Checkpoint, DedupeKey, KeptReply, PurchaseId, PurchaseRecord,
     PurchaseState, Reservation, Service, Settlement, Snapshot, Store,
 };
-use tollgate::sandbox::{Sandbox, SandboxSettings};
 
 pub(crate) use crate::support::server::Server;
 use crate::support::server::{exchange, serve};

@@ -1,6 +1,6 @@
 //! `tollgate group` manages budgets that callers share, also beside a running server.
 
-use tollgate::contract::money::Usd;
+use tollgate::gateway::contract::money::Usd;
 use tollgate::ledger::{Group, Period, SpendLimit, Store};
 
 use crate::commands::fixture::Fixture;

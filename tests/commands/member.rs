@@ -10,7 +10,7 @@ use std::{fs, thread};
 
 use tollgate::access::token::{self, Secret};
 use tollgate::clock;
-use tollgate::contract::money::Usd;
+use tollgate::gateway::contract::money::Usd;
 use tollgate::ledger::{Member, Role, SpendLimit, Store, VERSION_POLL_INTERVAL};
 
 use crate::commands::fixture::{CHAT, Fixture, MINUTE, Server, VIDEO, charged, get};

@@ -4,7 +4,7 @@ use std::fs;
 use std::time::Duration;
 
 use tollgate::clock;
-use tollgate::contract::money::Usd;
+use tollgate::gateway::contract::money::Usd;
 use tollgate::ledger::{Budgets, DedupeKey, PurchaseId, Reservation, Service, Settlement};
 
 use crate::commands::fixture::{CHAT, EXPENSIVE_VIDEO, Fixture, MINUTE, VIDEO, charged};

@@ -8,13 +8,13 @@ use std::path::Path;
 use std::time::Duration;
 
 use serde_json::Value;
+use tollgate::api::endpoints::{self, Endpoint, Served};
 use tollgate::cli::Cli;
+use tollgate::gate::problem::{ALL, Charged, Kind};
 use tollgate::metrics::{
     BalanceReading, BudgetReading, Histogram, InstanceReading, LedgerReading, Metrics, Readings,
     SharedLedgerMetrics, SlotReading,
 };
-use tollgate::problem::{ALL, Charged, Kind};
-use tollgate::routes::endpoints::{self, Endpoint, Served};
 
 use crate::markdown::{read, rows, section};
 

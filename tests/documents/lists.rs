@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use tollgate::contract::event::EventKind;
-use tollgate::sandbox::SANDBOX_FAULTS;
+use tollgate::gateway::contract::event::EventKind;
+use tollgate::gateway::sandbox::SANDBOX_FAULTS;
 
 use super::references::sources;
 use crate::markdown::{read, rows, section, spans};
@@ -13,7 +13,7 @@ fn every_payload_fault_is_documented() {
     let text = read("docs/reference/problems.md");
     let table = rows(section(&text, "`invalid_request`"));
     let explained: BTreeSet<_> = table.iter().flat_map(|row| spans(row[0])).collect();
-    let judging = ["src/validate/", "src/people/"];
+    let judging = ["src/api/validate/", "src/api/people/"];
     let judges: Vec<_> = sources()
         .filter(|(path, _)| judging.iter().any(|folder| path.starts_with(folder)))
         .collect();

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use tollgate::config::Settings;
-use tollgate::contract::event::EventKind;
+use tollgate::gateway::contract::event::EventKind;
 
 use crate::markdown::{anchor, blocks, documents, headings, links, read, rows, section, spans};
 
@@ -101,7 +101,9 @@ fn every_assumption_in_the_code_is_documented() {
     let silent: Vec<_> = sources()
         .filter(|(path, code)| guesses(code) && !text.contains(&format!("`{path}`")))
         // The overview repeats what is marked where it is made.
-        .filter(|(path, _)| path != "src/contract/mod.rs" && path != "src/validate/mod.rs")
+        .filter(|(path, _)| {
+            path != "src/gateway/contract/mod.rs" && path != "src/api/validate/mod.rs"
+        })
         .map(|(path, _)| path)
         .collect();
     assert!(silent.is_empty(), "not in docs/explain/gateway.md: {}", silent.join(", "));

@@ -9,7 +9,7 @@ use http::{Request, Response, StatusCode};
 use http_body_util::BodyExt;
 use tokio::net::TcpListener;
 use tokio::process::Command;
-use tollgate::sandbox::{Sandbox, SandboxSettings};
+use tollgate::gateway::sandbox::{Sandbox, SandboxSettings};
 use tollgate::{Body, Config, OpsService, Peer, Tollgate};
 use tower::ServiceExt;
 

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use tollgate::problem;
-use tollgate::routes::endpoints;
+use tollgate::api::endpoints;
+use tollgate::gate::problem;
 
 use crate::support::reply::Latch;
 use crate::support::{CHAT, Gate, Reply, STORES, Upstream, VIDEO, until};

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 use tollgate::clock::{self, Date};
-use tollgate::contract::catalog::{Catalog, Service};
+use tollgate::gateway::contract::catalog::{Catalog, Service};
 use tollgate::ledger::Selection;
 use uuid::Uuid;
 

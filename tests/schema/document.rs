@@ -5,14 +5,14 @@ use std::fs;
 
 use http::Method;
 use serde_json::{Value, json};
-use tollgate::contract::catalog::Catalog;
-use tollgate::contract::member::Role;
-use tollgate::contract::video::{ASPECT_RATIOS, MAX_PROMPT};
-use tollgate::contract::wire::ROLES;
-use tollgate::downstream::route::{Auth, BodyKind, Class, Route};
-use tollgate::problem::ALL;
-use tollgate::routes::endpoints::{Served, all, route_table};
-use tollgate::routes::openapi::document;
+use tollgate::api::endpoints::{Served, all, route_table};
+use tollgate::api::openapi::document;
+use tollgate::gate::problem::ALL;
+use tollgate::gate::route::{Auth, BodyKind, Class, Route};
+use tollgate::gateway::contract::catalog::Catalog;
+use tollgate::gateway::contract::member::Role;
+use tollgate::gateway::contract::video::{ASPECT_RATIOS, MAX_PROMPT};
+use tollgate::gateway::contract::wire::ROLES;
 
 const EVERYTHING: Served = Served { mcp: true, login_metadata: true, oidc: true, own_tokens: true };
 

@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
-use tollgate::contract::money::Usd;
-use tollgate::sandbox::{Sandbox, SandboxSettings};
+use tollgate::gateway::contract::money::Usd;
+use tollgate::gateway::sandbox::{Sandbox, SandboxSettings};
 
 use crate::support::Server;
 use crate::support::process::run;

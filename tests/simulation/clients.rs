@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use bytes::Bytes;
+use tollgate::gate::problem::Charged;
 use tollgate::ledger::PurchaseId;
-use tollgate::problem::Charged;
 use uuid::Uuid;
 
 use crate::setup::FIRST_VIDEO;

@@ -5,9 +5,9 @@ use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
 
 use bytes::Bytes;
-use tollgate::contract::money::Usd;
+use tollgate::gateway::contract::money::Usd;
+use tollgate::gateway::{Attempt, GatewayCall};
 use tollgate::ledger::PurchaseId;
-use tollgate::upstream::{Attempt, GatewayCall};
 
 use crate::dice::Dice;
 use crate::setup::{FIRST_VIDEO, ORDERS, Setup};

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use tollgate::clock;
-use tollgate::contract::money::Usd;
+use tollgate::gate::problem::Charged;
+use tollgate::gateway::contract::money::Usd;
 use tollgate::ledger::{self, BudgetScope, PurchaseId};
-use tollgate::problem::Charged;
 
 use crate::clients::{Answer, Asked, Client, Identity, Received, Wish, name};
 use crate::disk::{Platter, finish};

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use tollgate::clock::{self, Date};
-use tollgate::contract::money::Usd;
+use tollgate::gateway::contract::money::Usd;
 use tollgate::ledger::{
     Budgets, DedupeKey, Digest, DuplicateCheck, PurchaseId, PurchaseState, Reservation,
     ReserveError, Settlement,

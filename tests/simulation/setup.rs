@@ -3,12 +3,12 @@
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
+use tollgate::api::validate::{self, ChatRules, Checked, Order};
 use tollgate::config::RequestLimit;
-use tollgate::contract::catalog::Catalog;
-use tollgate::contract::money::Usd;
+use tollgate::gateway::contract::catalog::Catalog;
+use tollgate::gateway::contract::money::Usd;
 use tollgate::ledger::{Budgets, Caller, SpendLimit};
 use tollgate::purchase::PurchaseTerms;
-use tollgate::validate::{self, ChatRules, Checked, Order};
 
 use crate::dice::Dice;
 

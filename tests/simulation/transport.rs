@@ -9,8 +9,8 @@ use http::{Request, StatusCode};
 use http_body_util::Empty;
 use hyper_util::rt::TokioIo;
 use tokio::time::sleep;
+use tollgate::gateway::{Attempt, Error, GatewayReply, SendAttempt, UnparsableReply};
 use tollgate::ledger::PurchaseId;
-use tollgate::upstream::{Attempt, Error, GatewayReply, SendAttempt, UnparsableReply};
 
 use crate::gateway::{Course, Fate};
 use crate::world::{State, World};

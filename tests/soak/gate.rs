@@ -7,8 +7,8 @@ use std::time::Duration;
 use serde::Deserialize;
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
-use tollgate::contract::money::Usd;
-use tollgate::sandbox::{Sandbox, SandboxSettings};
+use tollgate::gateway::contract::money::Usd;
+use tollgate::gateway::sandbox::{Sandbox, SandboxSettings};
 
 use crate::support::process::{Signal, run};
 use crate::support::server::serve;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tollgate::contract::money::Usd;
+use tollgate::gateway::contract::money::Usd;
 use tollgate::ledger::{
     AccountCheck, AccountLimit, AccountStatus, Checkpoint, Evidence, Job, JobState, MissingSpend,
     PurchaseId, PurchaseState, Reservation, Service, Settlement, Snapshot, StatusUpdate,

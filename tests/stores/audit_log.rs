@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tollgate::contract::money::Usd;
+use tollgate::gateway::contract::money::Usd;
 use tollgate::ledger::{
     Actor, AuditEntry, AuditQuery, Caller, Extra, GroupChange, LimitChange, Member, MemberChange,
     MemberError, MemberTerms, Period, PurchaseState, Role, Selection, Settlement, SpendLimit,

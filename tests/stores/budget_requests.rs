@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use tollgate::contract::money::Usd;
+use tollgate::gateway::contract::money::Usd;
 use tollgate::ledger::{AuditQuery, BudgetRequest, BudgetScope, Extra};
 
 use crate::fixture::*;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tollgate::contract::money::Usd;
+use tollgate::gateway::contract::money::Usd;
 use tollgate::ledger::{
     BudgetScope, Budgets, OverBudget, Period, Reservation, ReserveError, ScopeKind, Service,
     Settlement, SpendLimit, SpendRow, ZoneOffsets,

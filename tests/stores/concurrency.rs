@@ -1,6 +1,6 @@
 //! However many ask at once, there is one money and one purchase.
 
-use tollgate::contract::money::Usd;
+use tollgate::gateway::contract::money::Usd;
 use tollgate::ledger::{
     Budgets, Period, PurchaseId, Reservation, ReserveError, Settlement, SpendLimit,
 };

@@ -8,7 +8,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use tollgate::contract::money::Usd;
+use tollgate::gateway::contract::money::Usd;
 use tollgate::ledger::{
     BudgetScope, Cause, Clock, OpenError, PurchaseId, PurchaseState, Settlement, Store,
 };

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tollgate::contract::money::Usd;
+use tollgate::gateway::contract::money::Usd;
 use tollgate::ledger::{
     AccountStatus, DedupeKey, EarlierReply, PurchaseId, PurchaseState, Reservation, ReserveError,
     Settlement, StoreCapacity,

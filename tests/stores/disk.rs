@@ -7,7 +7,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use rusqlite::Connection;
-use tollgate::contract::money::Usd;
+use tollgate::gateway::contract::money::Usd;
 use tollgate::ledger::{
     AccountStatus, BudgetScope, MoneyKind, OpenError, PurchaseState, ReserveError, Settlement,
     Store, StoreCapacity,

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use tollgate::clock::Date;
-use tollgate::contract::money::Usd;
+use tollgate::gateway::contract::money::Usd;
 use tollgate::ledger::{
     AuditQuery, BudgetScope, Budgets, Extra, KeptLimit, MemberChange, MemberError, OverBudget,
     Period, Reservation, ReserveError, SpendLimit,

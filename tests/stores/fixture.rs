@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tempfile::TempDir;
-use tollgate::contract::money::Usd;
+use tollgate::gateway::contract::money::Usd;
 use tollgate::ledger::postgres::{InstanceKind, PostgresTarget};
 use tollgate::ledger::{
     AccountStatus, BudgetScope, Budgets, Clock, Deadlines, DedupeKey, Digest, DuplicateCheck,

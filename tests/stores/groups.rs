@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use futures_util::future::join_all;
-use tollgate::contract::money::Usd;
+use tollgate::gateway::contract::money::Usd;
 use tollgate::ledger::{
     BudgetScope, Group, GroupChange, GroupError, LimitChange, Member, MemberChange, MemberError,
     MemberTerms, Period, Reservation, ReserveError, ScopeKind, Settlement, SpendLimit,

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tollgate::contract::money::Usd;
+use tollgate::gateway::contract::money::Usd;
 use tollgate::ledger::{
     Actor, LimitChange, LoginSession, Member, MemberChange, MemberError, MemberTerms, Period, Role,
     SpendLimit, Store, is_member_name,

@@ -8,7 +8,7 @@ use futures_util::future::{join, join_all};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use rusqlite::Connection;
-use tollgate::contract::money::Usd;
+use tollgate::gateway::contract::money::Usd;
 use tollgate::ledger::{
     AccountStatus, BudgetScope, Budgets, DedupeKey, DuplicateCheck, EarlierReply, ExistingPurchase,
     Extra, GroupChange, KeptReply, LimitChange, MemberChange, PurchaseId, Reservation,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tollgate::clock::Date;
-use tollgate::contract::money::Usd;
+use tollgate::gateway::contract::money::Usd;
 use tollgate::ledger::{
     AccountStatus, BudgetScope, DedupeKey, Digest, EarlierReply, ExistingPurchase, Extra,
     KeptLimit, KeptReply, OverBudget, Period, PeriodSpend, PurchaseId, PurchaseRecord,

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tollgate::contract::event::EventKind;
-use tollgate::contract::money::Usd;
+use tollgate::gateway::contract::event::EventKind;
+use tollgate::gateway::contract::money::Usd;
 use tollgate::ledger::{
     Alert, Budgets, Extra, JobState, MemberChange, OutboxEvent, Period, PurchaseId, Reservation,
     Settlement, SpendLimit, StatusUpdate, Store, Subscription, Thresholds, WebhookId,

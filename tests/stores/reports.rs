@@ -1,6 +1,6 @@
 //! What reports of everybody read, alike on every backend.
 
-use tollgate::contract::money::Usd;
+use tollgate::gateway::contract::money::Usd;
 use tollgate::ledger::{Job, Reservation, Service, Settlement, SpendRow, ZoneOffsets};
 
 use crate::fixture::*;

@@ -1,6 +1,6 @@
 //! What a server leaves behind is found by the next one.
 
-use tollgate::contract::money::Usd;
+use tollgate::gateway::contract::money::Usd;
 use tollgate::ledger::{AccountStatus, PurchaseState, ReserveError, Settlement};
 
 use crate::fixture::*;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tollgate::contract::money::Usd;
+use tollgate::gateway::contract::money::Usd;
 use tollgate::ledger::{AccountStatus, PurchaseId, PurchaseState, Settlement};
 
 use crate::fixture::*;

@@ -1,7 +1,7 @@
 //! Users of a login service: their sessions and tokens are remembered, and end everywhere, for good.
 
-use tollgate::contract::money::Usd;
-use tollgate::contract::selection::Selection;
+use tollgate::gateway::contract::money::Usd;
+use tollgate::gateway::contract::selection::Selection;
 use tollgate::ledger::{
     Actor, AuditQuery, MAX_TOKENS_PER_SUBJECT, Period, Role, SpendLimit, Subject, SubjectLogin,
     SubjectTerms, SubjectToken, TokenRefusal,

@@ -13,13 +13,13 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tollgate::access::Authenticator;
 use tollgate::access::token::Secret;
+use tollgate::api::ops::Ops;
 use tollgate::app::{self, App, SharedState, Shutdown};
 use tollgate::clock;
 use tollgate::config::{Environment, Settings, SettingsSource};
-use tollgate::downstream::source::Source;
+use tollgate::edge::{self, IncomingBody};
+use tollgate::gate::source::Source;
 use tollgate::ledger::Store;
-use tollgate::routes::ops::Ops;
-use tollgate::server::{self, IncomingBody};
 use tower::service_fn;
 
 use super::log;
@@ -52,8 +52,8 @@ impl InProcess {
             check_files: &|_| Vec::new(),
         };
         let config = Settings::read(&source).expect("the test's settings are right");
-        let page = server::bind(config.server.addresses()[0]).unwrap();
-        let admin = server::bind(config.ops_address()).unwrap();
+        let page = edge::bind(config.server.addresses()[0]).unwrap();
+        let admin = edge::bind(config.ops_address()).unwrap();
         let (page_at, admin_at) = (page.local_addr().unwrap(), admin.local_addr().unwrap());
         let shutdown = CancellationToken::new();
         let shutdowns = Shutdown { draining: shutdown.clone(), ..Shutdown::default() };
@@ -117,14 +117,14 @@ async fn serve(
     let admin_service = Ops { readings, ..Ops::new(metrics, async || Ok(Vec::new())) };
     let end = CancellationToken::new();
     let settings =
-        server::ConnectionSettings { address_limits: Arc::default(), tls: None, ..app.server() };
-    tokio::spawn(server::run(
+        edge::ConnectionSettings { address_limits: Arc::default(), tls: None, ..app.server() };
+    tokio::spawn(edge::run(
         admin,
         move |source: Source| admin_service.service_for(source.peer.ip()),
         settings,
         end.clone(),
     ));
-    server::run(page, make_service, app.server(), shutdown).await;
+    edge::run(page, make_service, app.server(), shutdown).await;
     tasks.close();
     tasks.wait().await;
     end.cancel();

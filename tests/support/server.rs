@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
-use tollgate::sandbox::Sandbox;
+use tollgate::gateway::sandbox::Sandbox;
 
 use super::client::Client;
 pub(crate) use super::postgres::port::ReservedPort;

@@ -3,8 +3,8 @@
 use super::MemberCache;
 use crate::access::SecretError;
 use crate::access::token::{self, MemberToken};
+use crate::gate::problem::{INTERNAL, LEDGER_UNAVAILABLE, Problem};
 use crate::ledger::Digest;
-use crate::problem::{INTERNAL, LEDGER_UNAVAILABLE, Problem};
 
 /// A token that is shown once, and what the ledger keeps of it.
 pub struct NewToken {

@@ -6,7 +6,7 @@ use tokio::time::advance;
 
 use super::*;
 use crate::access::{NO_MEMBER, NO_SESSION, RETRY_AFTER};
-use crate::contract::money::Usd;
+use crate::gateway::contract::money::Usd;
 use crate::ledger::{
     Actor, HookFuture, LimitChange, MemberChange, MemberTerms, Period, ReserveError, SpendLimit,
     StoreHook, StoreOp,

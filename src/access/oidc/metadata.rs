@@ -11,7 +11,7 @@ use url::{Host, Url};
 use crate::access::jwt::key_cache::{self, FetchError, FetchFuture, KeySource};
 use crate::clock::{self, Instant};
 use crate::config::JwksSource;
-use crate::upstream::fetch;
+use crate::gateway::fetch;
 
 const WELL_KNOWN: &str = "/.well-known/openid-configuration";
 const FETCH_TIMEOUT: Duration = Duration::from_secs(5);

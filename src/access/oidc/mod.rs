@@ -20,11 +20,11 @@ use super::random_value;
 use super::token::Secret;
 use crate::clock::{self, Instant};
 use crate::config::{ClaimPath, ClientSecret, OidcConfig};
+use crate::gate::log_limit::LogLimit;
+use crate::gate::problem::{FORBIDDEN, LOGIN_EXPIRED, LOGIN_UNAVAILABLE, Problem};
+use crate::gateway::token_endpoint::{ClientAuth, TokenError, request_token};
 use crate::ledger::Caller;
-use crate::log_limit::LogLimit;
-use crate::problem::{FORBIDDEN, LOGIN_EXPIRED, LOGIN_UNAVAILABLE, Problem};
 use crate::sync::{KeyedLimit, KeyedPermit};
-use crate::upstream::token_endpoint::{ClientAuth, TokenError, request_token};
 use metadata::{Metadata, MetadataCache};
 use pending::{Pending, Sealer};
 

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::*;
-use crate::contract::money::Period;
+use crate::gateway::contract::money::Period;
 
 mod faults;
 mod oidc;

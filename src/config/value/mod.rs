@@ -8,9 +8,9 @@ use url::{Host, ParseError, Url};
 
 use super::listen::PORT_OUT_OF_RANGE;
 use super::{ClaimPath, Network, Parsed, UNIX_PEER};
-use crate::contract::money::Usd;
-use crate::contract::wire;
-use crate::validate::image_url;
+use crate::api::validate::image_url;
+use crate::gateway::contract::money::Usd;
+use crate::gateway::contract::wire;
 
 const TIME_UNITS: &[(&str, u64)] =
     &[("ms", 1), ("s", 1_000), ("m", 60_000), ("h", 3_600_000), ("d", 86_400_000)];

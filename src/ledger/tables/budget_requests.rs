@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::column::{insert, read, record, select, signed};
 use super::ledger::Ledger;
-use crate::contract::money::Usd;
+use crate::gateway::contract::money::Usd;
 use crate::ledger::audit_log::{DECLINE, GRANT, RAISE_MEMBER, extra_text};
 use crate::ledger::budgets::amount_text;
 use crate::ledger::engine::{Result, Sql, params};

@@ -5,9 +5,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use uuid::Uuid;
 
-use crate::contract::event::EventKind;
-use crate::contract::money::{SpendLimit, Usd};
-use crate::contract::selection::Selection;
+use crate::gateway::contract::event::EventKind;
+use crate::gateway::contract::money::{SpendLimit, Usd};
+use crate::gateway::contract::selection::Selection;
 use crate::ledger::budgets::read_budget;
 use crate::ledger::engine::{
     Engine, FromSqlValue, Result, Row, Sql, SqlParams, SqlValue, ToSqlValue,

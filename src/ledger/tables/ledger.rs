@@ -11,7 +11,7 @@ use super::limits::KeptLimits;
 use super::replies::Replies;
 use super::spent::{self, Counters, Scope};
 use crate::clock::{self, Date};
-use crate::contract::money::{Period, Usd};
+use crate::gateway::contract::money::{Period, Usd};
 use crate::ledger::engine::{Engine, Result, Sql, WriterEngine, params};
 use crate::ledger::rules::{Credit, KnownBalance, ScopeBudget, Today, latest_plausible_day};
 use crate::ledger::schema::tables;

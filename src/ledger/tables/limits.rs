@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use super::column::read;
-use crate::contract::money::Usd;
+use crate::gateway::contract::money::Usd;
 use crate::ledger::engine::{Engine, Result, Sql};
 use crate::ledger::{Extra, SpendLimit};
 

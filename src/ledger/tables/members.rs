@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use super::column::{exists, read, record, select, upsert};
 use super::ledger::Ledger;
-use crate::contract::selection::Selection;
+use crate::gateway::contract::selection::Selection;
 use crate::ledger::budgets::budget_text;
 use crate::ledger::engine::{Engine, Result, Sql, params};
 use crate::ledger::member::MAX_LOGINS_PER_MEMBER;

@@ -7,8 +7,8 @@ use serde_json::json;
 
 use super::column::{Record, insert, read, record, signed};
 use super::ledger::Ledger;
-use crate::contract::event::EventKind;
-use crate::contract::money::Usd;
+use crate::gateway::contract::event::EventKind;
+use crate::gateway::contract::money::Usd;
 use crate::ledger::engine::{Result, Sql, params};
 use crate::ledger::outbox::{
     ALERT_RETENTION, EVENT_RETENTION, crossing_event_id, event_id, job_events, unknown_event_id,

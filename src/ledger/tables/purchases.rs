@@ -12,7 +12,7 @@ use super::column::{insert, read, record, select};
 use super::ledger::{Ledger, Purchase};
 use super::spent::Scope;
 use super::{jobs, outbox, slots};
-use crate::contract::money::Usd;
+use crate::gateway::contract::money::Usd;
 use crate::ledger::engine::{Result, Sql, params};
 use crate::ledger::model::SYNC_THRESHOLD;
 use crate::ledger::rules::{self, ScopeBudget, Today};

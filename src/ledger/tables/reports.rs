@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::column::{LossyText, Record, insert, nanos, read, record, select, signed};
 use super::ledger::Ledger;
-use crate::contract::money::Usd;
+use crate::gateway::contract::money::Usd;
 use crate::ledger::engine::{Engine, Result, Sql, ToSqlValue, params};
 use crate::ledger::rules::Credit;
 use crate::ledger::schema::SqlDialect;

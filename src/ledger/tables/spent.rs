@@ -6,7 +6,7 @@
 use std::borrow::Cow;
 
 use super::column::{read, upsert};
-use crate::contract::money::{Period, Usd};
+use crate::gateway::contract::money::{Period, Usd};
 use crate::ledger::engine::{Engine, Result, Sql, params};
 use crate::ledger::rules::{MAX_AMOUNT, Today, checked_sum};
 use crate::ledger::{BudgetScope, ScopeKind, Unavailable};

@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::column::{exists, insert, read, record, select, upsert};
 use super::ledger::Ledger;
 use super::members::bump_version;
-use crate::contract::selection::Selection;
+use crate::gateway::contract::selection::Selection;
 use crate::ledger::audit_log::{ADD_TOKEN, REVOKE_SUBJECT, REVOKE_TOKEN, describe_token};
 use crate::ledger::budgets::budget_text;
 use crate::ledger::engine::{Engine, Result, Row, Sql, params};

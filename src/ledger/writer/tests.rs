@@ -11,7 +11,7 @@ use rusqlite::Connection;
 use tokio::sync::oneshot;
 
 use super::*;
-use crate::contract::money::Usd;
+use crate::gateway::contract::money::Usd;
 use crate::ledger::Store;
 use crate::ledger::engine::Sql;
 use crate::ledger::sqlite::ledger_file::{

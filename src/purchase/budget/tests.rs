@@ -5,16 +5,16 @@ use tokio::time::timeout;
 
 use super::*;
 use crate::access::Session;
-use crate::contract::money::Usd;
+use crate::gate::problem::Charged;
+use crate::gateway::contract::money::Usd;
+use crate::gateway::rate_limit::tests::wide_over;
+use crate::gateway::{Error, GatewayReply};
 use crate::ledger::{
     AccountBinding, Budgets, Caller, HookFuture, PurchaseState, StoreHook, StoreOp,
 };
-use crate::problem::Charged;
 use crate::purchase::tests::{
     SOON, accepted, answered, context, keyed, purchase, purchases, terms,
 };
-use crate::upstream::rate_limit::tests::wide_over;
-use crate::upstream::{Error, GatewayReply};
 
 /// A call that is cut off, before it is authorized or after it; then the same purchase again.
 async fn again_after_a_cut(after_authorization: bool) -> Placed {

@@ -4,10 +4,10 @@ use tokio::time::sleep;
 
 use super::*;
 use crate::clock;
+use crate::gateway::{Abort, Error};
 use crate::ledger::Settlement;
 use crate::purchase::budget::reservation;
 use crate::purchase::tests::{SOON, accepted, context, keyed, purchases};
-use crate::upstream::{Abort, Error};
 
 #[tokio::test(start_paused = true)]
 async fn duplicate_of_cancelled_purchase_buys() {

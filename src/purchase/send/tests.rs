@@ -7,12 +7,12 @@ use bytes::Bytes;
 use http::StatusCode;
 
 use super::*;
-use crate::contract::catalog::Catalog;
+use crate::api::validate;
+use crate::gateway::contract::catalog::Catalog;
 use crate::ledger::{Caller, KeyId};
 use crate::metrics::Readings;
 use crate::purchase::tests::{SOON, answered, context, keyed, purchases};
 use crate::purchase::{DedupeBy, Receipt};
-use crate::validate;
 
 const CHAT: &[u8] = br#"{"model":"eta-5-mini","messages":[{"role":"user","content":"hi"}]}"#;
 const VIDEO: &[u8] = br#"{"prompt":"a tide"}"#;

@@ -10,7 +10,7 @@ use crate::support::reply::Latch;
 use crate::support::{Reply, Upstream, until_within};
 use crate::videos::{IS_READY, PROMPT, order};
 
-const CLIP: &[u8] = include_bytes!("../../../src/sandbox/clips/landscape.mp4");
+const CLIP: &[u8] = include_bytes!("../../../src/gateway/sandbox/clips/landscape.mp4");
 /// The built-in page, which servers of a fleet have no need of otherwise.
 const BUILT_IN: [(&str, &str); 1] = [("TOLLGATE_PAGE__DIR", "")];
 /// Longer than a dead server has claimed its videos.

@@ -1,7 +1,7 @@
 //! Many members at once, and one beside a ledger of many purchases.
 
 use tollgate::access::token;
-use tollgate::contract::money::Usd;
+use tollgate::gateway::contract::money::Usd;
 use tollgate::ledger::Role;
 
 use crate::commands::fixture::Fixture;

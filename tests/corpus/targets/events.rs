@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use tollgate::jobs::events;
+use tollgate::video::events;
 
 pub(super) const WORDS: &[&str] = &[
     "\r", "\n", "\r\n", "\n\n", "\0", ":", ": ", "data: ", "data", "event: ", "id: ", "retry: 1",

@@ -7,7 +7,7 @@ use std::net::IpAddr;
 
 use http::header::{HeaderMap, HeaderName, HeaderValue};
 use tollgate::config::Network;
-use tollgate::downstream::forwarded::client_ip;
+use tollgate::gate::forwarded::client_ip;
 
 #[rustfmt::skip]
 pub(super) const WORDS: &[&str] = &[

@@ -1,7 +1,7 @@
 //! The canonical form of an accepted address is accepted, is its own canonical form, and never leads to
 //! a private host.
 
-use tollgate::validate;
+use tollgate::api::validate;
 
 use super::oracle;
 

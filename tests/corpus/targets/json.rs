@@ -4,9 +4,9 @@
 use std::sync::Arc;
 
 use serde_json::Value;
-use tollgate::contract::catalog::Catalog;
-use tollgate::problem::Problem;
-use tollgate::validate::{self, ChatRules, Checked, Order};
+use tollgate::api::validate::{self, ChatRules, Checked, Order};
+use tollgate::gate::problem::Problem;
+use tollgate::gateway::contract::catalog::Catalog;
 
 use super::oracle;
 

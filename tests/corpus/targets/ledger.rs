@@ -10,7 +10,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use tempfile::TempDir;
-use tollgate::contract::money::Usd;
+use tollgate::gateway::contract::money::Usd;
 use tollgate::ledger::{
     AccountStatus, BudgetScope, Budgets, Clock, DedupeKey, KeptReply, PurchaseId, PurchaseState,
     Reservation, Service, Settlement, Store,

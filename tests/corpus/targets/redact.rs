@@ -7,8 +7,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use serde::de::IgnoredAny;
 use tollgate::config::Key;
+use tollgate::gateway::redact::Redactor;
 use tollgate::metrics::Metrics;
-use tollgate::redact::Redactor;
 
 use super::decode;
 

@@ -17,10 +17,10 @@ use tokio::sync::watch;
 use tokio::time::sleep;
 use tollgate::clock;
 use tollgate::config::{Key, Settings};
+use tollgate::gateway::client::Client;
+use tollgate::gateway::redact::Redactor;
+use tollgate::gateway::{Attempt, Error, GatewayCall, GatewayReply, GatewayRequest, SendAttempt};
 use tollgate::metrics::Metrics;
-use tollgate::redact::Redactor;
-use tollgate::upstream::client::Client;
-use tollgate::upstream::{Attempt, Error, GatewayCall, GatewayReply, GatewayRequest, SendAttempt};
 
 #[rustfmt::skip]
 pub(super) const WORDS: &[&str] = &[

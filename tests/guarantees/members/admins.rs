@@ -1,7 +1,7 @@
 //! What everybody spends and makes, and how the account is, is for admins alone.
 
 use serde_json::{Value, json};
-use tollgate::contract::money::Usd;
+use tollgate::gateway::contract::money::Usd;
 use tollgate::ledger::{GroupChange, Period, Role, SpendLimit};
 
 use super::MEMBERS;

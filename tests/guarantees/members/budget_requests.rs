@@ -2,7 +2,7 @@
 
 use serde_json::json;
 use tollgate::clock::{self, Date};
-use tollgate::contract::money::Usd;
+use tollgate::gateway::contract::money::Usd;
 use tollgate::ledger::{Period, Role, SpendLimit};
 
 use super::MEMBERS;

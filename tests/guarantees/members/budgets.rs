@@ -3,7 +3,7 @@
 use std::thread;
 
 use tollgate::clock::{self, Date};
-use tollgate::contract::money::Usd;
+use tollgate::gateway::contract::money::Usd;
 use tollgate::ledger::{Period, Role, SpendLimit};
 
 use super::MEMBERS;

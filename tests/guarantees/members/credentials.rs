@@ -1,7 +1,7 @@
 //! Every credential in every mode: one that holds lets its holder in, and all others are refused alike.
 
-use tollgate::downstream::route::Auth;
-use tollgate::routes::endpoints;
+use tollgate::api::endpoints;
+use tollgate::gate::route::Auth;
 
 use super::MEMBERS;
 use crate::support::client::Answer;

@@ -3,7 +3,7 @@
 use std::thread;
 
 use serde_json::{Value, json};
-use tollgate::contract::money::Usd;
+use tollgate::gateway::contract::money::Usd;
 use tollgate::ledger::{GroupChange, LimitChange, Period, SpendLimit};
 
 use super::MEMBERS;

@@ -1,7 +1,7 @@
 //! An admin settles a purchase whose outcome is unknown, once it was found out.
 
 use serde_json::json;
-use tollgate::contract::money::Usd;
+use tollgate::gateway::contract::money::Usd;
 use tollgate::ledger::{Period, Role, SpendLimit};
 
 use super::MEMBERS;

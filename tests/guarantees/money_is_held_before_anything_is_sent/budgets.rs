@@ -5,7 +5,7 @@ use std::thread;
 use std::time::Duration;
 
 use tollgate::clock;
-use tollgate::contract::money::Usd;
+use tollgate::gateway::contract::money::Usd;
 use tollgate::ledger::{Budgets, DedupeKey, PurchaseId, Reservation, Service, Store};
 
 use crate::support::client::Answer;

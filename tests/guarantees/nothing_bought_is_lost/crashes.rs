@@ -9,7 +9,7 @@ use std::time::Duration;
 use std::{fs, thread};
 
 use tollgate::clock;
-use tollgate::contract::money::Usd;
+use tollgate::gateway::contract::money::Usd;
 use tollgate::ledger::{BudgetScope, PurchaseRecord, PurchaseState, Store};
 
 use crate::support::client::Answer;

@@ -10,9 +10,9 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 use tollgate::access::quote::{OrderId, QuoteSigner};
 use tollgate::access::token::Secret;
-use tollgate::contract::catalog::Catalog;
+use tollgate::api::validate;
+use tollgate::gateway::contract::catalog::Catalog;
 use tollgate::ledger::Caller;
-use tollgate::validate;
 
 use super::commands::LIVE;
 use crate::support::client::{Answer, Client};

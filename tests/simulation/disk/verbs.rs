@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tollgate::clock;
-use tollgate::contract::video::VideoAccepted;
+use tollgate::gateway::contract::video::VideoAccepted;
 use tollgate::ledger::{
     HookFuture, PurchaseId, PurchaseState, Reservation, ReserveError, Settlement, StoreHook,
     StoreOp, Unavailable,

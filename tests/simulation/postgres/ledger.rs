@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::runtime::{Builder, Runtime};
 use tokio_postgres::{Client, NoTls, Statement};
-use tollgate::contract::money::Usd;
+use tollgate::gateway::contract::money::Usd;
 use tollgate::ledger::{Clock, PurchaseId};
 use uuid::Uuid;
 

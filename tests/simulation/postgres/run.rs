@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::thread;
 use std::time::Duration;
 
-use tollgate::contract::money::Usd;
+use tollgate::gateway::contract::money::Usd;
 use tollgate::ledger::{
     Budgets, DedupeKey, Held, Period, PurchaseId, Reservation, ReserveError, Service, Settlement,
     SlotRate, SpendLimit,

@@ -1,6 +1,6 @@
 //! The connection to the database fails at the worst moments. Nothing is counted twice or lost.
 
-use tollgate::contract::money::Usd;
+use tollgate::gateway::contract::money::Usd;
 use tollgate::ledger::{Reservation, ReserveError, Settlement};
 
 use super::wire::Course;

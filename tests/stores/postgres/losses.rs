@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tollgate::contract::money::Usd;
+use tollgate::gateway::contract::money::Usd;
 use tollgate::ledger::{
     AccountLimit, BudgetScope, Precondition, Reservation, ReserveError, Settlement, Store,
 };

@@ -1,8 +1,8 @@
 //! Several servers on one ledger: budgets and keys are exact over all of them.
 
 use futures_util::future::join_all;
-use tollgate::contract::event::EventKind;
-use tollgate::contract::money::Usd;
+use tollgate::gateway::contract::event::EventKind;
+use tollgate::gateway::contract::money::Usd;
 use tollgate::ledger::{
     BudgetScope, Budgets, MemberChange, Period, PurchaseState, Reservation, ReserveError,
     Settlement, SpendLimit, Store,

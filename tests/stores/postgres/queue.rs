@@ -10,11 +10,11 @@ use http::StatusCode;
 use tokio::task::{JoinHandle, spawn_blocking};
 use tokio_util::sync::CancellationToken;
 use tollgate::config::RequestLimit;
-use tollgate::ledger::Store;
-use tollgate::upstream::rate_limit::RateLimit;
-use tollgate::upstream::{
+use tollgate::gateway::rate_limit::RateLimit;
+use tollgate::gateway::{
     Error, Gateway, GatewayCall, GatewayReply, GatewayRequest, KeyRing, ScriptedClient,
 };
+use tollgate::ledger::Store;
 
 use super::{LOCK_WAITS, blocker};
 use crate::fixture::*;

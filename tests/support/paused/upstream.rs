@@ -11,7 +11,7 @@ use hyper_util::rt::TokioIo;
 use tokio::sync::watch;
 use tokio::time::timeout;
 use tollgate::clock::{self, Instant};
-use tollgate::upstream::{Attempt, Error, GatewayCall, GatewayReply};
+use tollgate::gateway::{Attempt, Error, GatewayCall, GatewayReply};
 
 use crate::support::canary::Canary;
 use crate::support::received::ReceivedRequest;

@@ -3,7 +3,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::access::jwt::tests::issuer::{NOW, claims_with, settings};
-use crate::contract::money::Usd;
+use crate::gateway::contract::money::Usd;
 
 fn read(name: &[&str], value: Value) -> Result<Claims, &'static str> {
     let name = ClaimPath(name.iter().map(|name| (*name).to_owned()).collect());

@@ -21,8 +21,8 @@ use tracing::{debug, info, warn};
 use super::key_set::{KeySet, KeySetError, MAX_DOCUMENT};
 use crate::clock::{self, Instant};
 use crate::config::JwksSource;
+use crate::gateway::fetch;
 use crate::sync::lock;
-use crate::upstream::fetch;
 
 const FETCH_TIMEOUT: Duration = Duration::from_secs(5);
 const DEFAULT_REFETCH: Duration = Duration::from_secs(600);

@@ -1,0 +1,107 @@
+//! Adds, changes and revokes members.
+
+use std::sync::Arc;
+
+use super::{People, invalid, unavailable};
+use crate::access::member_cache::{MemberCache, NewToken};
+use crate::access::token::MemberToken;
+use crate::gate::problem::{NOT_FOUND, Problem};
+use crate::gateway::contract::member::MemberTerms;
+use crate::ledger::{
+    Actor, Caller, Digest, Member, MemberChange, MemberError, SpendLimit, Unavailable,
+};
+
+impl People {
+    /// Adds a member. Its token is shown once.
+    pub async fn add_member(
+        &self,
+        by: &Caller,
+        name: &str,
+        terms: MemberTerms,
+    ) -> Result<MemberToken, Problem> {
+        let NewToken { token, hash, fingerprint } = self.members()?.new_token().await?;
+        let member = Member {
+            name: name.into(),
+            role: terms.role.unwrap_or_default(),
+            own_budget: terms.budget.apply(SpendLimit::NONE),
+            group: terms.group.flatten(),
+            may_buy: terms.may_buy.flatten(),
+            token: hash,
+            prefix: token.prefix().into(),
+            added_at: self.store.now(),
+            revoked_at: None,
+        };
+        self.change_member(by, name, MemberChange::Add(member), Some(fingerprint)).await?;
+        Ok(token)
+    }
+
+    pub async fn update_member(
+        &self,
+        by: &Caller,
+        name: &str,
+        terms: MemberTerms,
+    ) -> Result<(), Problem> {
+        self.change_member(by, name, MemberChange::Update(terms), None).await
+    }
+
+    /// Replaces a member's token. The old one and its sessions end; the new one is shown once.
+    pub async fn rotate_token(&self, by: &Caller, name: &str) -> Result<MemberToken, Problem> {
+        let NewToken { token, hash, fingerprint } = self.members()?.new_token().await?;
+        let change = MemberChange::Rotate(hash, token.prefix().into());
+        self.change_member(by, name, change, Some(fingerprint)).await?;
+        Ok(token)
+    }
+
+    /// Ends a member's token and sessions for good.
+    pub async fn revoke_member(&self, by: &Caller, name: &str) -> Result<(), Problem> {
+        self.change_member(by, name, MemberChange::Revoke, None).await
+    }
+
+    /// Makes a change, also in this server's own list. Other servers see it at their next poll.
+    pub(super) async fn change_member(
+        &self,
+        by: &Caller,
+        name: &str,
+        change: MemberChange,
+        fingerprint: Option<Digest>,
+    ) -> Result<(), Problem> {
+        self.members()?;
+        let changes = vec![(Arc::from(name), change)];
+        let changed = self.store.change_members(&Actor::from(by), fingerprint, changes).await;
+        changed.map_err(|(name, error)| refusal(&name, error))?;
+        self.access.refresh().await;
+        Ok(())
+    }
+
+    pub(super) fn members(&self) -> Result<&MemberCache, Problem> {
+        self.access.members().map_err(|_| {
+            let detail = "members are managed with access.mode = \"members\" only";
+            Problem::new(&NOT_FOUND).detail(detail)
+        })
+    }
+}
+
+fn not_found(name: &str) -> Problem {
+    Problem::new(&NOT_FOUND).detail(format!("there is no member {name}"))
+}
+
+fn refusal(name: &str, error: MemberError) -> Problem {
+    match error {
+        MemberError::NotFound => not_found(name),
+        MemberError::OtherSecret => unavailable(Unavailable(error.to_string().as_str().into())),
+        MemberError::Unavailable(error) => unavailable(error),
+        MemberError::NameTaken => {
+            let detail = format!("{name} is a current or former member; names are never reused");
+            invalid("taken", "/name", detail)
+        }
+        MemberError::Revoked => {
+            let detail = format!("{name} is revoked, which is permanent; add another member");
+            invalid("revoked", "", detail)
+        }
+        MemberError::UnknownGroup => invalid("unknown_group", "/group", "there is no such group"),
+        MemberError::LastAdmin => {
+            let detail = format!("{name} is the last admin: make another member an admin first");
+            invalid("last_admin", "", detail)
+        }
+    }
+}

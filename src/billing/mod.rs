@@ -1,5 +1,0 @@
-//! The account as the gateway reports it, and its comparison with the ledger.
-
-pub mod checkpoints;
-pub mod reconcile;
-pub mod summary;
