@@ -35,7 +35,7 @@ struct Answer {
 /// A change that has a key.
 pub(super) struct KeyedChange {
     caller: Arc<str>,
-    /// Of the caller, the method, the path and the key.
+    /// The hash of the caller, the method, the path and the key.
     id: Hash,
     payload: Hash,
     /// Seals the answer, which may hold a new token: the ledger knows the key by its hash only.

@@ -32,8 +32,8 @@ pub mod validate;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http::HeaderValue;
 use http::header::{CACHE_CONTROL, VARY};
+use http::{HeaderValue, StatusCode};
 
 use self::changes::KeyedChange;
 use self::passthrough::Passthrough;
@@ -172,7 +172,10 @@ impl Routes {
             response = response::with_security_headers(response);
         }
         if route.class == Class::Paid {
-            response.headers_mut().insert(purchases::TOLLGATE_LEDGER, ledger_name);
+            // A client that is refused for the old name learns the new one.
+            let is_renamed = response.status() == StatusCode::PRECONDITION_FAILED;
+            let name = if is_renamed { self.handlers.ledger_name.header() } else { ledger_name };
+            response.headers_mut().insert(purchases::TOLLGATE_LEDGER, name);
         }
         response
     }

@@ -1,4 +1,4 @@
-//! What all paid endpoints share: the dedupe key, the ledger check, and the response to a receipt.
+//! The common parts of paid endpoints: the dedupe key, the ledger check, and the response to a receipt.
 
 use bytes::Bytes;
 use http::header::{CACHE_CONTROL, HeaderName};

@@ -1,4 +1,4 @@
-//! What `/readyz` answers: whether this instance can sell and, if not, why.
+//! The answer of `/readyz`: whether this instance can sell and, if not, why.
 
 use std::sync::Arc;
 use std::time::Duration;

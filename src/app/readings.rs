@@ -1,4 +1,4 @@
-//! What `/metrics` reads at each scrape.
+//! The values that `/metrics` reads at each scrape.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

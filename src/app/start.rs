@@ -39,7 +39,7 @@ pub struct Shutdown {
     pub draining: CancellationToken,
     /// `server.drain` has expired: requests still waiting for a purchase are answered without it.
     pub drain_expired: CancellationToken,
-    /// Nothing is in flight, so the sandbox may stop, too.
+    /// No request is in flight, so the sandbox may stop, too.
     pub finished: CancellationToken,
 }
 

@@ -9,7 +9,7 @@ use super::budgets::{amount_text, budget_text};
 use super::{Caller, Extra, Member, Selection, SubjectToken};
 use crate::clock::Date;
 
-/// Who changes something, as the audit log names it.
+/// The person or program that makes a change, as the audit log names it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Actor {
     name: Arc<str>,
@@ -45,16 +45,16 @@ pub struct AuditEntry {
     pub id: u64,
     pub at: Duration,
     pub by: Arc<str>,
-    /// What was done, such as `member.budget`.
+    /// The action, such as `member.budget`.
     pub act: Arc<str>,
-    /// Whom or what it concerns, such as `member:ann`.
+    /// The subject of the action, such as `member:ann`.
     pub of: Arc<str>,
     /// `None` if there was no value.
     pub old: Option<Arc<str>>,
     pub new: Option<Arc<str>>,
 }
 
-/// Which entries to read.
+/// The entries to read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AuditQuery {
     /// Only entries with lower numbers.

@@ -9,16 +9,16 @@ use crate::clock::Date;
 use crate::gateway::contract::member::LimitChange;
 use crate::gateway::contract::money::{Period, SpendLimit, Thresholds, Usd};
 
-/// What may be spent per period, and from the balance. The ledger itself keeps the limits of groups,
+/// The limits of spending per period, and from the balance. The ledger itself keeps the limits of groups,
 /// and what [raises](Extra) a caller's.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Budgets {
-    /// Of all callers together.
+    /// The limits of all callers together.
     pub total: SpendLimit,
     pub caller: SpendLimit,
     pub token: SpendLimit,
     pub balance_floor: Usd,
-    /// Of each budget. The event `budget.threshold` reports the purchase that reaches one.
+    /// The shares of each budget that are reported: `budget.threshold` names the purchase that reaches one.
     pub thresholds: Thresholds,
 }
 
@@ -48,12 +48,12 @@ impl Extra {
     }
 }
 
-/// What the ledger keeps about a scope's limits.
+/// The record of a scope's limits in the ledger.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct KeptLimit {
-    /// Of a group.
+    /// The limits of a group.
     pub limit: SpendLimit,
-    /// Of a caller: the sum of what is in force, until the first of it ends.
+    /// A caller's raises: the sum of those in force, until the first of them ends.
     pub extra: Option<Extra>,
 }
 
@@ -104,7 +104,7 @@ pub struct OverBudget {
     pub renews_at: Option<Duration>,
 }
 
-/// What a scope has spent in the current periods: charged, held and unknown.
+/// The spending of a scope in the current periods: charged, held and unknown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PeriodSpend {
     pub day: Usd,
@@ -142,7 +142,7 @@ impl PeriodSpend {
 pub struct Group {
     pub name: Arc<str>,
     pub budget: SpendLimit,
-    /// Those that are not revoked.
+    /// The members that are not revoked.
     pub members: u64,
 }
 

@@ -6,7 +6,21 @@ use super::{none, production};
 
 /// The number of lines outside tests that a room may have. Lower it when a room got smaller; raise it only with a
 /// feature that its users asked for.
-const ROOMS: &[(&str, usize)] = &[];
+const ROOMS: &[(&str, usize)] = &[
+    ("ledger", 12000),
+    ("api", 9750),
+    ("gateway", 5020),
+    ("cli", 4560),
+    ("access", 3580),
+    ("gate", 3250),
+    ("config", 3230),
+    ("app", 3060),
+    ("edge", 2470),
+    ("video", 1940),
+    ("account", 1610),
+    ("purchase", 1430),
+    (".", 960),
+];
 /// A budget that is further above its room's lines than this is lowered.
 const SLACK: usize = 100;
 

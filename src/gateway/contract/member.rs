@@ -67,7 +67,7 @@ pub fn parse_amount(text: &str) -> Result<Usd, String> {
     Ok(amount)
 }
 
-/// What an admin sets of a member. `None` leaves it as it is, `Some(None)` removes it.
+/// The fields of a member that an admin sets. `None` leaves one as it is, `Some(None)` removes it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MemberTerms {
     pub role: Option<Role>,

@@ -1,4 +1,4 @@
-//! What raises a caller's limits for a time, and callers' requests for it.
+//! Temporary raises of callers' limits, and callers' requests for them.
 
 use std::sync::Arc;
 
