@@ -191,9 +191,8 @@ impl Books {
         let same = self.entries.iter().filter(|(_, entry)| entry.identity == identity);
         // One that runs comes first, then the one that ended last.
         same.filter(|(_, entry)| is_same(entry))
-            .max_by_key(|(id, entry)| {
-                (entry.ended_at.is_none(), entry.ended_at, std::cmp::Reverse(**id))
-            })
+            // Two that ended in the future count as just ended: then it is the later one.
+            .max_by_key(|(id, entry)| (entry.ended_at.is_none(), entry.ended_at, **id))
             .map(|(id, _)| *id)
     }
 
