@@ -2,8 +2,6 @@
 //! and the library have one each.
 
 #[cfg(feature = "cli")]
-mod certificates;
-#[cfg(feature = "cli")]
 mod notify;
 #[cfg(feature = "cli")]
 pub mod process;

@@ -4,13 +4,14 @@ use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::runtime::Handle;
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, watch};
+use tokio::time::interval;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tracing::{info, warn};
 
-use super::certificates::Certificates;
 use super::reload::reload;
 use super::signals::{Signals, start_exit_watchdog};
 use super::sockets::Sockets;
@@ -20,12 +21,15 @@ use crate::access::secret_file::secret;
 use crate::api::ops::{Ops, readiness};
 use crate::api::reports::text::pluralize;
 use crate::app::{self, App, Shutdown};
-use crate::config::Settings;
 use crate::config::files::load::Loaded;
-use crate::edge::{self, ConnectionSettings, Listener};
+use crate::config::{AcmeConfig, Settings};
+use crate::edge::{self, ConnectionSettings, Listener, acme};
 use crate::gate::source::Source;
 use crate::ledger::Opening;
 use crate::log;
+
+/// How soon a renewed certificate is noticed.
+const CERTIFICATE_INTERVAL: Duration = Duration::from_secs(10);
 
 #[derive(Clone, Debug, Default)]
 pub struct ServeOptions {
@@ -94,7 +98,7 @@ async fn run(
     announce: impl FnOnce(&App, &[Listener], SocketAddr) -> io::Result<()>,
 ) -> io::Result<()> {
     let connections = runtime.app().server();
-    let certificates = Certificates::start(&runtime.app());
+    let acme = start_certificates(&runtime.app());
     let workers = Worker::start_all(runtime, &listeners, &connections)?;
     serve_redirects(runtime, &connections, redirects)?;
     // The ops listener stops last, so that probes see `draining` until the drain ends.
@@ -121,7 +125,9 @@ async fn run(
         let reload = || {
             notify::reloading();
             reload(runtime, config.as_deref());
-            certificates.reconfigure(&runtime.app().settings);
+            if let (Some(acme), Some(config)) = (&acme, runtime.app().settings.server.acme()) {
+                acme.send_replace(config.clone());
+            }
             notify::ready(&status());
         };
         signals.reload_until_terminated(reload).await;
@@ -187,6 +193,22 @@ fn spawn_ops(
     let make_service = move |source: Source| service.service_for(source.peer.ip());
     tokio::spawn(edge::run(listener.start()?, make_service, settings, end));
     Ok(())
+}
+
+/// Keeps the certificate up to date. Returns where to send the settings of its authority.
+fn start_certificates(app: &App) -> Option<watch::Sender<AcmeConfig>> {
+    let (tls, hosts) = (app.shared.tls.clone()?, Arc::clone(&app.shared.hosts));
+    if let Some(config) = app.settings.server.acme() {
+        return Some(acme::start(tls, config.clone()));
+    }
+    tokio::spawn(async move {
+        let mut due = interval(CERTIFICATE_INTERVAL);
+        loop {
+            due.tick().await;
+            tls.reload_if_changed(&hosts.load().listed());
+        }
+    });
+    None
 }
 
 /// Returns the source of the line that `systemctl status` shows.
