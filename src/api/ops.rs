@@ -1,5 +1,9 @@
 //! The ops listener, for operators and probes. It never shares a port with callers.
 
+pub mod client;
+pub mod readiness;
+pub mod readings;
+
 use std::convert::Infallible;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -13,6 +17,7 @@ use tower::service_fn;
 use tower::util::BoxCloneSyncService;
 
 use super::bff::healthz;
+use super::redirect::HostGuard;
 use crate::access::Authenticator;
 use crate::account::summary::{BillingReport, BillingSummary};
 use crate::gate::problem::{FORBIDDEN, METHOD_NOT_ALLOWED, NOT_FOUND, ORIGIN_NOT_ALLOWED, Problem};
@@ -36,7 +41,8 @@ pub struct Ops {
     pub own_addresses: Arc<[IpAddr]>,
 }
 
-type Readiness = Result<Vec<&'static str>, Unready>;
+/// What is degraded for all instances, or why this one cannot sell.
+pub type Readiness = Result<Vec<&'static str>, Unready>;
 
 /// Why an instance cannot sell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,9 +63,6 @@ fn readyz(readiness: Readiness) -> Response {
         }
     }
 }
-
-/// Refuses a request whose `Host` is not this server.
-pub type HostGuard = Arc<dyn Fn(&HeaderMap) -> Result<(), Problem> + Send + Sync>;
 
 impl Ops {
     pub fn new<F>(metrics: Arc<Metrics>, ready: impl Fn() -> F + Send + Sync + 'static) -> Self

@@ -9,9 +9,8 @@ use clap::{Args, Subcommand, ValueEnum};
 use super::group::group_error;
 use super::terms::{budget, budget_text, limit_change, merge_budgets};
 use super::{CommandError, Exit, OutputFormat, audit, ledger, member_list, subject, usage};
-use crate::access::SecretError;
 use crate::access::token::{self, MemberToken, Secret};
-use crate::app::secret;
+use crate::access::{SecretError, secret_file};
 use crate::clock::{self, Date};
 use crate::config::{AccessMode, Settings, StoreConfig};
 use crate::gateway::contract::member::{MemberTerms, parse_amount, parse_name};
@@ -404,8 +403,8 @@ async fn token_secret(
         return Err(CommandError::usage(NO_SECRET));
     }
     let before = ledger.token_secret_fingerprint().await?;
-    let is_created = secret::is_missing(settings);
-    let secret = secret::secret_or_new(settings)?;
+    let is_created = secret_file::is_missing(settings);
+    let secret = secret_file::secret_or_new(settings)?;
     let is_changed = before.is_some_and(|before| before != secret.fingerprint);
     let others = members.iter().filter(|member| member.revoked_at.is_none()).count();
     if is_changed && !is_created && !new_secret {

@@ -1,7 +1,7 @@
 //! What the commands for members and groups have in common: budgets.
 
 use super::CommandError;
-use super::check::limit;
+use crate::api::reports::text::limit_text;
 use crate::gateway::contract::member::{self, LimitChange};
 use crate::gateway::contract::money::{ParseUsdError, Usd};
 use crate::ledger::{Period, SpendLimit};
@@ -40,7 +40,7 @@ pub(super) fn limit_change(removes_others: bool, limits: SpendLimit) -> LimitCha
 }
 
 pub(super) fn budget_text(budget: SpendLimit) -> String {
-    limit(budget).map_or("no budget of its own".to_owned(), |limit| format!("budget {limit}"))
+    limit_text(budget).map_or("no budget of its own".to_owned(), |limit| format!("budget {limit}"))
 }
 
 #[cfg(test)]

@@ -2,8 +2,10 @@
 //!
 //! Invariant: [`Settings`] are valid; no later code parses or checks them again.
 
+pub mod changes;
 mod conflicts;
 mod error;
+pub mod files;
 mod listen;
 mod models;
 mod oidc;
@@ -210,6 +212,16 @@ pub enum Target {
         base_url: Url,
         keys: Vec<Key>,
     },
+}
+
+impl Target {
+    /// Returns the name for reports.
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::Sandbox => "sandbox",
+            Self::Live { .. } => "live",
+        }
+    }
 }
 
 /// At most `requests` in any interval of `period`.

@@ -14,6 +14,7 @@
 mod audit_log;
 mod binding;
 mod budgets;
+pub mod configured;
 #[cfg(feature = "postgres")]
 pub mod copy;
 mod engine;

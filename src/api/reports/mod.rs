@@ -8,6 +8,7 @@ pub mod jobs;
 pub mod me;
 pub mod members;
 pub mod queue;
+pub mod reconcile;
 pub mod text;
 pub mod usage;
 

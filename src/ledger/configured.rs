@@ -3,8 +3,7 @@
 use std::time::Duration;
 
 use crate::config::{PostgresConfig, Settings, StoreConfig, Target};
-use crate::ledger::{Deadlines, Digest, MoneyKind, Store};
-use crate::purchase::PurchaseTerms;
+use crate::ledger::{Deadlines, MoneyKind, Store};
 
 /// How much longer than the settings allow a purchase may run before other servers end it.
 const MARGIN: Duration = Duration::from_secs(30);
@@ -18,8 +17,6 @@ pub enum Migration {
     Refused,
 }
 
-pub use crate::ledger::OTHER_MONEY;
-
 /// Returns the kind of money that the gateway of these settings takes.
 pub fn money_kind(settings: &Settings) -> MoneyKind {
     match settings.gateway.target {
@@ -28,17 +25,9 @@ pub fn money_kind(settings: &Settings) -> MoneyKind {
     }
 }
 
-/// Returns the fingerprint of the settings by which servers that share a ledger should agree.
-pub(super) fn rules(settings: &Settings) -> Digest {
-    let PurchaseTerms { limits, dedupe_window, keep_chats, .. } = super::terms(settings);
-    let budgets = (limits.total, limits.caller, limits.balance_floor);
-    let rules = (budgets, settings.gateway.rate_limit, dedupe_window, keep_chats);
-    blake3::hash(format!("{rules:?}").as_bytes()).into()
-}
-
 /// Returns how long purchases may run before other servers end them, and the period of the rate limit, if
 /// it is fixed.
-pub(super) fn deadlines(settings: &Settings) -> (Deadlines, Option<Duration>) {
+pub fn deadlines(settings: &Settings) -> (Deadlines, Option<Duration>) {
     let gateway = &settings.gateway;
     // An attempt that got a 429 waits for a slot again.
     let longest = gateway.connect_timeout + gateway.chat_timeout.max(gateway.video_timeout);
@@ -57,17 +46,19 @@ pub fn describe(settings: &Settings) -> String {
 
 #[cfg(feature = "postgres")]
 pub use shared::postgres_target;
-pub use shared::{check_connection, open_for_command, open_for_report};
-pub(super) use shared::{check_settings, open_for_server, other_issuer};
+pub use shared::{
+    check_connection, check_settings, open_for_command, open_for_report, open_for_server,
+    other_issuer,
+};
 
 #[cfg(feature = "postgres")]
 mod shared {
     use std::sync::Arc;
 
     use super::{Migration, PostgresConfig, Settings, Store, Target, money_kind};
-    use crate::edge::tls;
     use crate::ledger::postgres::{self, InstanceKind, PostgresTarget};
-    use crate::ledger::{Reason, host_name};
+    use crate::ledger::{OTHER_MONEY, Reason, host_name};
+    use crate::trust;
 
     pub(super) fn describe(settings: &Settings, config: &PostgresConfig) -> String {
         match parse(settings, config, InstanceKind::Command) {
@@ -77,14 +68,14 @@ mod shared {
     }
 
     /// Returns the setting that is unusable, and what was expected.
-    pub(in crate::app) fn check_settings(
+    pub fn check_settings(
         settings: &Settings,
         config: &PostgresConfig,
     ) -> Result<(), (&'static str, String)> {
         parse(settings, config, InstanceKind::Command)
             .map_err(|expected| (config.named_by, expected))?;
         if let Some(ca) = config.ca.as_deref() {
-            tls::trust_anchors(Some(ca)).map_err(|error| {
+            trust::trust_anchors(Some(ca)).map_err(|error| {
                 let expected = "a file of certificates in PEM";
                 ("store.ca", format!("{expected}: {}: {error}", ca.display()))
             })?;
@@ -100,13 +91,13 @@ mod shared {
         let target = postgres_target(settings, config)?;
         let has_other = postgres::has_other_money(&target).await;
         if has_other.map_err(|reason| reason.to_string())? {
-            return Err(super::OTHER_MONEY.to_owned());
+            return Err(OTHER_MONEY.to_owned());
         }
         Ok(())
     }
 
     /// Returns the issuer of the ledger's users, if it is another one. Writes nothing.
-    pub(in crate::app) async fn other_issuer(
+    pub async fn other_issuer(
         settings: &Settings,
         config: &PostgresConfig,
         issuer: &str,
@@ -115,7 +106,7 @@ mod shared {
     }
 
     /// Opens the ledger for a server, which sells from it.
-    pub(in crate::app) async fn open_for_server(
+    pub async fn open_for_server(
         settings: &Settings,
         config: &PostgresConfig,
     ) -> Result<Store, String> {
@@ -175,7 +166,7 @@ mod shared {
         if !target.needs_tls() {
             return Ok(target);
         }
-        let tls = tls::trust_anchors(config.ca.as_deref()).and_then(tls::tls_config);
+        let tls = trust::trust_anchors(config.ca.as_deref()).and_then(trust::tls_config);
         Ok(target.with_tls(tls.map_err(|error| error.to_string())?))
     }
 
@@ -201,10 +192,7 @@ mod shared {
         "postgres".to_owned()
     }
 
-    pub(in crate::app) fn check_settings(
-        _: &Settings,
-        _: &PostgresConfig,
-    ) -> Result<(), (&'static str, String)> {
+    pub fn check_settings(_: &Settings, _: &PostgresConfig) -> Result<(), (&'static str, String)> {
         Err(("store.url", NEEDED.to_owned()))
     }
 
@@ -212,7 +200,7 @@ mod shared {
         Err(format!("store.url: expected {NEEDED}"))
     }
 
-    pub(in crate::app) async fn other_issuer(
+    pub async fn other_issuer(
         _: &Settings,
         _: &PostgresConfig,
         _: &str,
@@ -220,10 +208,7 @@ mod shared {
         Err(format!("store.url: expected {NEEDED}").into())
     }
 
-    pub(in crate::app) async fn open_for_server(
-        _: &Settings,
-        _: &PostgresConfig,
-    ) -> Result<Store, String> {
+    pub async fn open_for_server(_: &Settings, _: &PostgresConfig) -> Result<Store, String> {
         Err(format!("store.url: expected {NEEDED}"))
     }
 

@@ -1,6 +1,7 @@
 //! Loads the settings from the environment, `.env`, `proxy.toml` and the key file.
 
 use std::cell::Cell;
+use std::env;
 use std::ffi::OsString;
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
@@ -8,11 +9,11 @@ use std::path::{Path, PathBuf};
 
 use zeroize::Zeroizing;
 
-use crate::app::secret::{exposure, is_writable_by_others};
-use crate::app::settings::{
+use crate::access::secret_file::{exposure, is_writable_by_others};
+use crate::clock;
+use crate::config::files::{
     KEY_VARIABLES, check_files, environment, is_known, key_file, read_file,
 };
-use crate::clock;
 use crate::config::{
     Environment, Location, SettingError, Settings, SettingsSource, Target, TlsConfig,
 };
@@ -33,33 +34,42 @@ pub struct Loaded {
 }
 
 /// Loads the settings. The environment overrides `.env`, and both override the file.
-pub(super) fn load(
-    explicit: Option<&Path>,
-    needs_gateway_key: bool,
-) -> Result<Loaded, Vec<SettingError>> {
-    load_from(explicit, needs_gateway_key, Path::new(""), std::env::vars_os())
+pub fn load(explicit: Option<&Path>, needs_gateway_key: bool) -> Result<Loaded, Vec<SettingError>> {
+    let mut loaded = load_from(explicit, needs_gateway_key, Path::new(""), env::vars_os())?;
+    loaded.settings.mark_folders = mark_folders();
+    Ok(loaded)
+}
+
+/// Returns where the server may note how far its ledger has come: the folders that systemd gives it, or
+/// one of the user's.
+#[expect(clippy::disallowed_methods, reason = "these folders are no settings")]
+fn mark_folders() -> Vec<PathBuf> {
+    let given = ["STATE_DIRECTORY", "RUNTIME_DIRECTORY"].into_iter().filter_map(env::var_os);
+    let given: Vec<_> =
+        given.flat_map(|list| env::split_paths(&list).collect::<Vec<_>>()).collect();
+    let home = || Some(Path::new(&env::var_os("HOME")?).join(".local/state"));
+    let own = env::var_os("XDG_STATE_HOME").map(PathBuf::from).or_else(home);
+    let own = own.map(|state| state.join("tollgate"));
+    given.into_iter().chain(own).filter(|folder| folder.is_absolute()).collect()
 }
 
 /// Loads the settings for a ledger that the command line names in place of `store.url`.
 #[cfg(feature = "postgres")]
-pub(super) fn load_with_ledger(
-    explicit: Option<&Path>,
-    url: &str,
-) -> Result<Loaded, Vec<SettingError>> {
-    let others = std::env::vars_os().filter(|(name, _)| name != STORE_URL);
+pub fn load_with_ledger(explicit: Option<&Path>, url: &str) -> Result<Loaded, Vec<SettingError>> {
+    let others = env::vars_os().filter(|(name, _)| name != STORE_URL);
     load_from(explicit, false, Path::new(""), others.chain([(STORE_URL.into(), url.into())]))
 }
 
 /// Returns the address of the ops listener of a running server. If its settings were edited since
 /// and are invalid, only that address is read.
-pub(super) fn admin_listen(explicit: Option<&Path>) -> SocketAddr {
+pub fn admin_listen(explicit: Option<&Path>) -> SocketAddr {
     if let Ok(loaded) = load(explicit, false) {
         return loaded.settings.ops_address();
     }
     let file = read_file(explicit.unwrap_or(Path::new(DEFAULT_FILE))).ok();
     let file = file.and_then(|text| toml::from_str::<toml::Table>(&text).ok());
     let in_file = file.as_ref().and_then(|file| file.get("admin")?.get("listen")?.as_str());
-    let mut variables = std::env::vars_os();
+    let mut variables = env::vars_os();
     let variable = variables.find(|(name, _)| name == ADMIN_LISTEN);
     let variable = variable.and_then(|(_, value)| value.into_string().ok());
     let listen = variable.as_deref().or(in_file).and_then(|listen| listen.parse().ok());
@@ -119,7 +129,7 @@ pub fn load_from(
 }
 
 /// Loads the certificate of `server.tls`. One that an authority issues may be missing.
-pub(super) fn certificate(settings: &Settings) -> Option<Result<Certificate, String>> {
+pub fn certificate(settings: &Settings) -> Option<Result<Certificate, String>> {
     match settings.server.tls.as_ref()? {
         TlsConfig::Files(files) => Some(Certificate::load(files)),
         TlsConfig::Acme(config) => Certificate::load(&acme::certificate_files(config)).ok().map(Ok),

@@ -1,5 +1,8 @@
 //! Reads settings from text and variables, and checks the files that they name.
 
+#[cfg(feature = "cli")]
+pub mod load;
+
 use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io::{self, ErrorKind};
@@ -7,11 +10,12 @@ use std::path::{Path, PathBuf};
 
 use zeroize::Zeroizing;
 
-use super::{ledger, secret};
+use crate::access::secret_file;
 use crate::config::{
     AccessMode, Environment, JwksSource, Location, SettingError, Settings, SettingsSource,
     StoreConfig, TlsFiles,
 };
+use crate::ledger::configured;
 
 /// Variables that are read in addition to `TOLLGATE_…`.
 pub const KEY_VARIABLES: &[&str] = &["GATEWAY_API_KEY", "GATEWAY_API_KEY_FILE"];
@@ -90,7 +94,7 @@ pub fn check_files(
         missing.push(("access.mode", expected.to_owned()));
     }
     if let StoreConfig::Postgres(config) = &settings.store {
-        missing.extend(ledger::check_settings(settings, config).err());
+        missing.extend(configured::check_settings(settings, config).err());
     }
     missing.extend(served_secrets(settings, environment, (folder, settings_file)));
     missing
@@ -112,7 +116,7 @@ fn served_secrets(
     let files = [
         ("the ledger (store.url)", settings.store.path().map(Path::to_owned)),
         // If the ledger is a link, this file may be in another folder.
-        ("the secret beside the ledger (tollgate.secret)", secret::path_of(settings)),
+        ("the secret beside the ledger (tollgate.secret)", secret_file::path_of(settings)),
         ("the key of server.tls", settings.server.tls_files().map(|files| files.key.clone())),
         ("the keys of server.tls.acme", settings.server.acme().map(|acme| acme.dir.clone())),
         ("the settings file", settings_file.map(Path::to_owned)),
@@ -139,7 +143,7 @@ fn is_served(file: &Path, site: &Path) -> bool {
 
 fn resolve(file: &Path) -> Option<PathBuf> {
     let not_created_yet =
-        || Some(secret::parent_dir(file).canonicalize().ok()?.join(file.file_name()?));
+        || Some(secret_file::parent_dir(file).canonicalize().ok()?.join(file.file_name()?));
     file.canonicalize().ok().or_else(not_created_yet)
 }
 

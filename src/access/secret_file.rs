@@ -40,7 +40,7 @@ pub fn secret_or_new(settings: &Settings) -> Result<Secret, String> {
 
 /// Records the secret in the ledger, which refuses one that differs from what members or other
 /// servers depend on.
-pub(super) async fn record(store: &Store, fingerprint: Digest) -> Result<(), SecretError> {
+pub async fn record(store: &Store, fingerprint: Digest) -> Result<(), SecretError> {
     match store.record_secret(fingerprint).await {
         Ok(SecretRecord::Accepted) => Ok(()),
         Ok(SecretRecord::OtherOfMembers) => Err(SecretError::Mismatch),

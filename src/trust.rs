@@ -1,9 +1,9 @@
 //! Which servers are trusted, and why a server is not.
 
 use std::error::Error as StdError;
-use std::io;
 use std::path::Path;
 use std::sync::Arc;
+use std::{fs, io};
 
 use tokio_rustls::rustls::client::danger::{
     HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier,
@@ -17,11 +17,10 @@ use tokio_rustls::rustls::{
     CertificateError, ClientConfig, DigitallySignedStruct, Error, OtherError, RootCertStore,
     SignatureScheme,
 };
-
-use super::certificate::read_pem;
+use zeroize::Zeroizing;
 
 /// Returns settings of TLS that always verify the server.
-pub fn tls_config(anchors: RootCertStore) -> io::Result<ClientConfig> {
+pub(crate) fn tls_config(anchors: RootCertStore) -> io::Result<ClientConfig> {
     let provider = Arc::new(default_provider());
     let anchors = Arc::new(anchors);
     let inner =
@@ -35,7 +34,7 @@ pub fn tls_config(anchors: RootCertStore) -> io::Result<ClientConfig> {
 }
 
 /// Returns the certificates of a PEM file; without one, those of the system.
-pub fn trust_anchors(file: Option<&Path>) -> io::Result<RootCertStore> {
+pub(crate) fn trust_anchors(file: Option<&Path>) -> io::Result<RootCertStore> {
     let mut roots = RootCertStore::empty();
     let missing = if let Some(file) = file {
         for certificate in CertificateDer::pem_slice_iter(&read_pem(file)?) {
@@ -49,6 +48,16 @@ pub fn trust_anchors(file: Option<&Path>) -> io::Result<RootCertStore> {
          SSL_CERT_FILE"
     };
     if roots.is_empty() { Err(io::Error::new(io::ErrorKind::NotFound, missing)) } else { Ok(roots) }
+}
+
+/// Reads a file without its byte order mark, whose line the parser would skip: the first of a certificate.
+pub(crate) fn read_pem(path: &Path) -> io::Result<Zeroizing<Vec<u8>>> {
+    const MARK: &[u8] = "\u{feff}".as_bytes();
+    let mut file = Zeroizing::new(fs::read(path)?);
+    if file.starts_with(MARK) {
+        file.drain(..MARK.len());
+    }
+    Ok(file)
 }
 
 /// Verifies as webpki does, and also accepts a server that shows a trust anchor: an operator has pinned it.
@@ -115,12 +124,12 @@ fn is_of_authority(error: &Error) -> bool {
 }
 
 /// Replaces an error that says in the library's terms why a certificate is refused.
-pub fn explained(error: io::Error) -> io::Error {
+pub(crate) fn explained(error: io::Error) -> io::Error {
     explain(&error).map_or(error, |text| io::Error::new(io::ErrorKind::InvalidData, text))
 }
 
 /// Returns why a certificate is refused, however the library's error is wrapped; `None` for other errors.
-pub fn explain(error: &(dyn StdError + 'static)) -> Option<&'static str> {
+pub(crate) fn explain(error: &(dyn StdError + 'static)) -> Option<&'static str> {
     let mut next = Some(error);
     loop {
         let error = next?;
@@ -159,8 +168,6 @@ fn reason(error: &Error) -> Option<&'static str> {
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
-
     use rcgen::{BasicConstraints, CertificateParams, IsCa, KeyPair, date_time_ymd};
     use tokio::io::duplex;
     use tokio_rustls::rustls::ServerConfig;

@@ -1,7 +1,6 @@
 //! Sets up the process: core dumps, open-file limit.
 
-use std::io;
-use std::thread;
+use std::{io, thread};
 
 use nix::sys::prctl;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
@@ -22,7 +21,7 @@ pub fn runtime() -> io::Result<Runtime> {
 }
 
 /// Disables core dumps, and hides the process's environment and memory from other users.
-pub(super) fn harden() {
+pub fn harden() {
     let hardened = prctl::set_dumpable(false).and(setrlimit(Resource::RLIMIT_CORE, 0, 0));
     if let Err(error) = hardened {
         warn!(%error, "process hardening failed");
@@ -32,7 +31,7 @@ pub(super) fn harden() {
 /// Raises the open-file limit to the hard limit, lowers the connection limits to fit, and returns
 /// the open-file limit. Otherwise, idle connections could take the descriptors that purchases, the
 /// ledger and the ops listener need.
-pub(super) fn fit_open_file_limit(server: &mut ServerConfig) -> Option<u64> {
+pub fn fit_open_file_limit(server: &mut ServerConfig) -> Option<u64> {
     let limits = getrlimit(Resource::RLIMIT_NOFILE);
     if let Ok((soft, hard)) = limits
         && soft < hard

@@ -1,11 +1,10 @@
 //! Opens the sockets of `server.listen` and `admin.listen`: bound here, or passed by systemd.
 
-use std::io;
+use std::io::{self, ErrorKind};
 use std::net::{SocketAddr, TcpListener as StdListener};
 
 use listenfd::ListenFd;
 
-use super::CommandError;
 use crate::config::{Listen, Settings};
 use crate::edge::{self, Listener};
 
@@ -21,13 +20,13 @@ pub(super) struct Sockets {
 }
 
 impl Sockets {
-    pub(super) fn open(settings: &Settings) -> Result<Self, CommandError> {
+    pub(super) fn open(settings: &Settings) -> io::Result<Self> {
         let mut passed = PassedSockets::from_environment()?;
         let ops = passed.open("admin.listen", &settings.admin_listen)?;
         let ops = <[Listener; 1]>::try_from(ops);
         let ops = ops.ok().and_then(|[ops]| Some((ops.address()?, ops)));
         let (ops_address, ops) = ops.ok_or_else(|| {
-            CommandError::usage("admin.listen: expected one TCP socket of this name from systemd")
+            invalid("admin.listen: expected one TCP socket of this name from systemd")
         })?;
         let mut redirects = Vec::new();
         for place in &settings.server.redirect {
@@ -55,7 +54,7 @@ struct PassedSockets(Vec<(String, Listener)>);
 
 impl PassedSockets {
     #[expect(clippy::disallowed_methods, reason = "it configures the process, not tollgate")]
-    fn from_environment() -> Result<Self, CommandError> {
+    fn from_environment() -> io::Result<Self> {
         let names = std::env::var(NAMES).unwrap_or_default();
         let mut names = names.split(':');
         let mut descriptors = ListenFd::from_env();
@@ -64,7 +63,7 @@ impl PassedSockets {
             let name = names.next().unwrap_or_default().to_owned();
             let socket = take(&mut descriptors, index).map_err(|error| {
                 let why = "expected a listening TCP or unix stream socket";
-                CommandError::usage(format!("socket {index} ({name}) of systemd: {why}: {error}"))
+                invalid(format!("socket {index} ({name}) of systemd: {why}: {error}"))
             })?;
             sockets.push((name, socket));
         }
@@ -72,11 +71,7 @@ impl PassedSockets {
     }
 
     /// Binds this place of a setting, or takes its sockets.
-    fn open(
-        &mut self,
-        setting: &'static str,
-        place: &Listen,
-    ) -> Result<Vec<Listener>, CommandError> {
+    fn open(&mut self, setting: &'static str, place: &Listen) -> io::Result<Vec<Listener>> {
         let bound = match place {
             Listen::Address(address) => Listener::bind(*address),
             Listen::Unix(path) => Listener::bind_unix(path),
@@ -86,7 +81,7 @@ impl PassedSockets {
                     let advice = "start the socket unit, which starts this service";
                     let text =
                         format!("{setting}: {place}: systemd passed no such socket: {advice}");
-                    return Err(CommandError::usage(text));
+                    return Err(invalid(text));
                 }
                 return Ok(taken);
             }
@@ -100,13 +95,13 @@ impl PassedSockets {
     }
 
     /// An unused socket would accept connections that stay unanswered.
-    fn check_all_used(&self) -> Result<(), CommandError> {
+    fn check_all_used(&self) -> io::Result<()> {
         let Some((name, socket)) = self.0.first() else { return Ok(()) };
         let text = format!(
             "systemd passed {socket}, named {name}, which no setting uses: add \
              server.listen = \"systemd\", or disable its socket unit"
         );
-        Err(CommandError::usage(text))
+        Err(invalid(text))
     }
 }
 
@@ -120,12 +115,18 @@ fn take(descriptors: &mut ListenFd, index: usize) -> io::Result<Listener> {
     }
 }
 
-pub(super) fn bind(at: SocketAddr) -> io::Result<StdListener> {
+/// A mistake in the settings, or in the units of systemd.
+fn invalid(text: impl Into<String>) -> io::Error {
+    io::Error::new(ErrorKind::InvalidInput, text.into())
+}
+
+/// Binds a socket. The error names the address.
+pub fn bind(at: SocketAddr) -> io::Result<StdListener> {
     edge::bind(at).map_err(|error| cannot_listen(at, &error))
 }
 
 fn cannot_listen(place: impl std::fmt::Display, error: &io::Error) -> io::Error {
-    let hint = if error.kind() == io::ErrorKind::AddrInUse {
+    let hint = if error.kind() == ErrorKind::AddrInUse {
         "; another program uses it, maybe another tollgate: set server.listen or admin.listen"
     } else {
         ""

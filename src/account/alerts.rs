@@ -3,22 +3,25 @@
 //! The ledger knows which alerts were raised, so neither a restart nor another server repeats one.
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use arc_swap::ArcSwapOption;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 use tracing::info;
 
-use super::{App, SharedState};
 use crate::account::summary::BillingSummary;
+use crate::account::webhooks::Webhooks;
 use crate::clock::{self, Date, iso8601};
 use crate::config::{Settings, WebhookConfig};
-use crate::edge::tls::EXPIRES_SOON;
+use crate::edge::tls::{EXPIRES_SOON, Tls};
+use crate::gateway::KeyRing;
 use crate::gateway::contract::event::EventKind;
-use crate::gateway::contract::money::SignedUsd;
-use crate::ledger::{Alert, Cause, Thresholds};
+use crate::gateway::contract::money::{SignedUsd, Usd};
+use crate::ledger::{Alert, Budgets, Cause, KeyId, Store, Thresholds};
+use crate::metrics::Metrics;
 use crate::sync::lock;
 
 const INTERVAL: Duration = Duration::from_secs(1);
@@ -29,7 +32,7 @@ const LEDGER_TIMEOUT: Duration = Duration::from_secs(5);
 const LEDGER_FAILURES: u32 = 2;
 
 /// Returns the percentages of budgets to report. Without a webhook for them, purchases do no more.
-pub(super) fn thresholds(settings: &Settings) -> Thresholds {
+pub fn thresholds(settings: &Settings) -> Thresholds {
     let is_wanted = |webhook: &WebhookConfig| webhook.events.contains(&EventKind::BudgetThreshold);
     if settings.webhooks.targets.iter().any(is_wanted) {
         settings.alerts.budget
@@ -38,28 +41,44 @@ pub(super) fn thresholds(settings: &Settings) -> Thresholds {
     }
 }
 
-impl App {
-    /// Delivers events to webhooks, and raises alerts, until the future is dropped.
-    pub fn report_events(&self) -> impl Future<Output = ()> + Send + 'static + use<> {
-        let (shared, summary) = (self.shared.clone(), self.summary.clone());
-        async move {
-            let sending = shared.webhooks.clone().run();
-            let watcher = AlertWatcher {
-                shared,
-                summary,
-                raised: HashMap::new(),
-                redactions: 0,
-                failures: 0,
-                unrecorded: JoinSet::new(),
-            };
-            futures_util::join!(sending, watcher.run());
-        }
-    }
+/// What is watched, as the latest settings say.
+pub struct Watched {
+    pub mode: &'static str,
+    pub budgets: Budgets,
+    pub keys: Arc<Mutex<KeyRing>>,
+    pub key_ids: Arc<[KeyId]>,
+    /// The balance below which `balance.low` is reported.
+    pub balance_alert: Usd,
+}
+
+/// Where the state of this instance is read.
+#[derive(Clone)]
+pub struct InstanceSources {
+    pub store: Store,
+    pub summary: BillingSummary,
+    /// `None` before the first settings apply.
+    pub watched: Arc<ArcSwapOption<Watched>>,
+    pub tls: Option<Tls>,
+}
+
+/// Delivers events to webhooks, and raises alerts, until the future is dropped.
+pub async fn run(instance: InstanceSources, webhooks: Webhooks, metrics: Arc<Metrics>) {
+    let watcher = AlertWatcher {
+        instance,
+        webhooks: webhooks.clone(),
+        metrics,
+        raised: HashMap::new(),
+        redactions: 0,
+        failures: 0,
+        unrecorded: JoinSet::new(),
+    };
+    futures_util::join!(webhooks.run(), watcher.run());
 }
 
 struct AlertWatcher {
-    shared: SharedState,
-    summary: BillingSummary,
+    instance: InstanceSources,
+    webhooks: Webhooks,
+    metrics: Arc<Metrics>,
     /// The alerts whose state was recorded, and whether they are raised.
     raised: HashMap<(EventKind, Arc<str>), bool>,
     /// How many redactions were there at the last look.
@@ -73,11 +92,11 @@ struct AlertWatcher {
 impl AlertWatcher {
     async fn run(mut self) {
         for look in 0_u64.. {
-            self.shared.webhooks.configured().await;
+            self.webhooks.configured().await;
             if look % LEDGER_INTERVAL == 0 {
                 self.look_at_ledger().await;
             }
-            if self.failures == 0 && !self.shared.store.is_starting() {
+            if self.failures == 0 && !self.instance.store.is_starting() {
                 self.look_at_balance_and_keys().await;
                 self.look_at_certificate().await;
             }
@@ -86,8 +105,8 @@ impl AlertWatcher {
     }
 
     async fn look_at_balance_and_keys(&mut self) {
-        let Some(watched) = self.shared.watched.load_full() else { return };
-        if let Some(reading) = self.summary.reading() {
+        let Some(watched) = self.instance.watched.load_full() else { return };
+        if let Some(reading) = self.instance.summary.reading() {
             let balance = reading.listing.billing.balance();
             let threshold = watched.balance_alert;
             let is_low = balance < SignedUsd::ZERO || balance.or_zero() < threshold;
@@ -109,12 +128,12 @@ impl AlertWatcher {
             let data = json!({"key": index + 1});
             self.set(EventKind::KeyRefused, &id, (is_rejected, &data)).await;
         }
-        for prefix in self.summary.revoked() {
+        for prefix in self.instance.summary.revoked() {
             let data = json!({"prefix": prefix});
             self.set(EventKind::KeyRevoked, &prefix, (true, &data)).await;
         }
         // One alert a day is enough: each redaction is in the log.
-        let redactions = self.shared.metrics.redacted.get();
+        let redactions = self.metrics.redacted.get();
         if redactions > self.redactions {
             let day = Date::at(clock::wall()).days();
             self.raise_in(EventKind::KeyRedacted, "gateway", (day, &json!({}))).await;
@@ -123,7 +142,7 @@ impl AlertWatcher {
     }
 
     async fn look_at_certificate(&mut self) {
-        let certificate = self.shared.tls.as_ref().and_then(|tls| tls.certificate());
+        let certificate = self.instance.tls.as_ref().and_then(|tls| tls.certificate());
         let Some(expires) = certificate.map(|certificate| certificate.expires()) else { return };
         if expires.saturating_sub(clock::wall()) < EXPIRES_SOON {
             let data = json!({"expires_at": iso8601(expires)});
@@ -134,7 +153,7 @@ impl AlertWatcher {
 
     /// An unusable ledger takes no event, so its alert is sent from memory.
     async fn look_at_ledger(&mut self) {
-        let store = &self.shared.store;
+        let store = &self.instance.store;
         if store.is_starting() {
             return;
         }
@@ -150,7 +169,7 @@ impl AlertWatcher {
         self.failures = self.failures.saturating_add(1);
         if self.failures == LEDGER_FAILURES {
             let data = json!({"cause": cause.code()}).to_string();
-            let webhooks = self.shared.webhooks.clone();
+            let webhooks = self.webhooks.clone();
             self.unrecorded.spawn(async move {
                 webhooks.send_without_ledger(EventKind::LedgerUnusable, data).await;
             });
@@ -160,7 +179,7 @@ impl AlertWatcher {
     /// Raises or ends an alert, if that was not recorded yet.
     async fn set(&mut self, kind: EventKind, whose: &str, (is_raised, data): (bool, &Value)) {
         let key = (kind, Arc::from(whose));
-        if is_raised && !self.shared.webhooks.wants(kind) {
+        if is_raised && !self.webhooks.wants(kind) {
             // A webhook that a reload adds hears of it.
             self.raised.remove(&key);
             return;
@@ -170,9 +189,9 @@ impl AlertWatcher {
         }
         let recorded = if is_raised {
             let (whose, data) = (Arc::clone(&key.1), data.to_string().into());
-            self.shared.store.raise_alert(Alert { kind, whose, period: 0, data }).await
+            self.instance.store.raise_alert(Alert { kind, whose, period: 0, data }).await
         } else {
-            self.shared.store.end_alert(kind, Arc::clone(&key.1)).await
+            self.instance.store.end_alert(kind, Arc::clone(&key.1)).await
         };
         match recorded {
             Ok(()) => drop(self.raised.insert(key, is_raised)),
@@ -183,11 +202,11 @@ impl AlertWatcher {
     /// Raises an alert of a period, once.
     async fn raise_in(&mut self, kind: EventKind, whose: &str, (period, data): (u64, &Value)) {
         let key = (kind, Arc::from(format!("{whose} {period}")));
-        if self.raised.contains_key(&key) || !self.shared.webhooks.wants(kind) {
+        if self.raised.contains_key(&key) || !self.webhooks.wants(kind) {
             return;
         }
         let alert = Alert { kind, whose: whose.into(), period, data: data.to_string().into() };
-        if self.shared.store.raise_alert(alert).await.is_ok() {
+        if self.instance.store.raise_alert(alert).await.is_ok() {
             self.raised.insert(key, true);
         }
     }

@@ -5,10 +5,9 @@ use std::sync::Arc;
 
 use tracing::warn;
 
-use super::ledger;
 use crate::clock;
 use crate::config::{Settings, StoreConfig};
-use crate::ledger::Store;
+use crate::ledger::{Store, configured};
 
 /// The ledger is about the users of another issuer.
 #[derive(Debug, thiserror::Error)]
@@ -23,7 +22,7 @@ pub struct OtherIssuer(Arc<str>);
 ///
 /// # Errors
 /// If it is, or if the ledger does not answer: unchecked, its users could be mixed with others.
-pub(super) async fn bind(store: &Store, issuer: &Arc<str>, is_new: bool) -> io::Result<()> {
+pub async fn bind(store: &Store, issuer: &Arc<str>, is_new: bool) -> io::Result<()> {
     let other = match store.bind_issuer(Arc::clone(issuer), is_new).await {
         Ok(other) => other,
         // A full disk stops sales, and nothing else.
@@ -51,7 +50,7 @@ pub async fn check(settings: &Settings) -> Result<(), OtherIssuer> {
             let Ok(store) = opened else { return Ok(()) };
             store.other_issuer(issuer.into()).await.map_err(|error| error.0)
         }
-        StoreConfig::Postgres(config) => ledger::other_issuer(settings, config, issuer).await,
+        StoreConfig::Postgres(config) => configured::other_issuer(settings, config, issuer).await,
     };
     match found {
         Ok(Some(other)) => Err(OtherIssuer(other)),

@@ -3,22 +3,17 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use arc_swap::ArcSwapOption;
 use futures_util::future::BoxFuture;
 use tokio::sync::Mutex;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-use super::App;
-use super::readings::Watched;
-use crate::account::summary::BillingSummary;
-use crate::api::ops::Unready;
+use super::{Readiness, Unready};
+use crate::account::alerts::InstanceSources;
 use crate::clock;
-use crate::config::StoreConfig;
-use crate::edge::tls::Tls;
 use crate::gate::problem::GATEWAY_KEY_REJECTED;
 use crate::gateway::contract::money::Usd;
-use crate::ledger::{AccountBinding, Cause, Store};
+use crate::ledger::{AccountBinding, Cause};
 use crate::sync::lock;
 
 /// How long the result of a ledger probe is cached, and how long a probe may take.
@@ -35,15 +30,10 @@ const NO_CERTIFICATE: Unready = Unready {
     detail: "the authority has not issued the certificate yet; the log says why",
 };
 
-struct Readiness {
+struct Probe {
     draining: CancellationToken,
     binding: AccountBinding,
-    ledger: Store,
-    summary: BillingSummary,
-    watched: Arc<ArcSwapOption<Watched>>,
-    tls: Option<Tls>,
-    /// Its database is no part of this instance.
-    is_shared: bool,
+    instance: InstanceSources,
     latest: Mutex<Option<(clock::Instant, Result<LedgerState, Unready>)>>,
 }
 
@@ -54,46 +44,35 @@ enum LedgerState {
     Unreachable,
 }
 
-impl App {
-    /// Returns the source of `/readyz`. Before the ledger is open, the answer is `starting`.
-    pub fn readiness(
-        &self,
-        draining: CancellationToken,
-    ) -> impl Fn() -> BoxFuture<'static, Result<Vec<&'static str>, Unready>> + Send + Sync + 'static
-    {
-        let readiness = Arc::new(Readiness {
-            draining,
-            binding: self.shared.binding.clone(),
-            ledger: self.shared.store.clone(),
-            summary: self.summary.clone(),
-            watched: Arc::clone(&self.shared.watched),
-            tls: self.shared.tls.clone(),
-            is_shared: matches!(self.settings.store, StoreConfig::Postgres(_)),
-            latest: Mutex::default(),
-        });
-        move || {
-            let readiness = Arc::clone(&readiness);
-            Box::pin(async move {
-                let ledger = readiness.check().await?;
-                Ok(readiness.degraded(ledger))
-            })
-        }
+/// Returns the source of `/readyz`. Before the ledger is open, the answer is `starting`.
+pub fn readiness(
+    draining: CancellationToken,
+    binding: AccountBinding,
+    instance: InstanceSources,
+) -> impl Fn() -> BoxFuture<'static, Readiness> + Send + Sync + 'static {
+    let probe = Arc::new(Probe { draining, binding, instance, latest: Mutex::default() });
+    move || {
+        let probe = Arc::clone(&probe);
+        Box::pin(async move {
+            let ledger = probe.check().await?;
+            Ok(probe.degraded(ledger))
+        })
     }
 }
 
-impl Readiness {
+impl Probe {
     /// Checks what is this instance's own.
     async fn check(&self) -> Result<LedgerState, Unready> {
         if self.draining.is_cancelled() {
             return Err(DRAINING);
         }
-        if self.ledger.is_starting() {
+        if self.instance.store.is_starting() {
             return Err(starting());
         }
         if self.binding.is_mismatch() {
             return Err(OTHER_ACCOUNT);
         }
-        if self.tls.as_ref().is_some_and(|tls| tls.certificate().is_none()) {
+        if self.instance.tls.as_ref().is_some_and(|tls| tls.certificate().is_none()) {
             return Err(NO_CERTIFICATE);
         }
         let mut latest = self.latest.lock().await;
@@ -102,13 +81,15 @@ impl Readiness {
         {
             return answer;
         }
-        let answer = match timeout(PROBE_TIMEOUT, self.ledger.ensure_usable()).await {
+        // A database is no part of this instance.
+        let is_shared = self.instance.store.is_shared();
+        let answer = match timeout(PROBE_TIMEOUT, self.instance.store.ensure_usable()).await {
             Ok(Ok(())) => Ok(LedgerState::Usable),
-            Ok(Err(why)) if self.is_shared && why.0.cause == Cause::Unreachable => {
+            Ok(Err(why)) if is_shared && why.0.cause == Cause::Unreachable => {
                 Ok(LedgerState::Unreachable)
             }
             Ok(Err(why)) => Err(unready(why.0.cause)),
-            Err(_elapsed) if self.is_shared => Ok(LedgerState::Unreachable),
+            Err(_elapsed) if is_shared => Ok(LedgerState::Unreachable),
             Err(_elapsed) => Err(unready(Cause::Other)),
         };
         *latest = Some((clock::now(), answer));
@@ -117,7 +98,7 @@ impl Readiness {
 
     /// Names what every instance shares: taking this one away would not help.
     fn degraded(&self, ledger: LedgerState) -> Vec<&'static str> {
-        let watched = self.watched.load();
+        let watched = self.instance.watched.load();
         let is_rejected = watched.as_ref().is_some_and(|watched| {
             let are_usable = lock(&watched.keys).are_usable();
             !are_usable.is_empty() && !are_usable.contains(&true)
@@ -126,14 +107,15 @@ impl Readiness {
         if ledger == LedgerState::Unreachable {
             degraded.push("ledger");
         }
-        match self.summary.fault() {
+        match self.instance.summary.fault() {
             Some(kind) if *kind == GATEWAY_KEY_REJECTED => degraded.push("keys"),
             Some(_) | None if is_rejected => degraded.push("keys"),
             Some(_) => degraded.push("gateway"),
             None => {}
         }
         let floor = watched.as_ref().map_or(Usd::ZERO, |watched| watched.budgets.balance_floor);
-        let balance = self.summary.reading().map(|it| it.listing.billing.balance().or_zero());
+        let balance =
+            self.instance.summary.reading().map(|it| it.listing.billing.balance().or_zero());
         if balance.is_some_and(|balance| balance <= floor) {
             degraded.push("balance");
         }

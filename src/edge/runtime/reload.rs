@@ -1,66 +1,50 @@
-//! Reloads the settings on SIGHUP: either all of them apply, or none.
+//! Reloads the settings on SIGHUP.
 
-use std::io;
 use std::path::Path;
 
 use tracing::{error, info, warn};
 
-use super::core::Core;
-use super::settings::load;
-use super::{CommandError, check, log, process};
-use crate::app::App;
-use crate::app::changes::{changed, check_changes, keep_until_restart};
+use super::{Runtime, process};
+use crate::api::reports::text::limit_text;
+use crate::config::changes::changed;
+use crate::config::files::load::{Loaded, load};
 use crate::config::{Key, RequestLimit, Settings, Target};
+use crate::log;
 
-/// Returns the new app, which all cores then use, or the old one if the settings are rejected.
-pub(super) fn reload(old: App, config_path: Option<&Path>, cores: &[Core]) -> App {
-    match rebuild(&old, config_path, cores) {
-        Ok(new) => {
-            let names = changed(&old.settings, &new.settings);
-            let names = if names.is_empty() { "nothing".to_owned() } else { names.join(", ") };
-            log::set_level(new.settings.log.level);
-            info!(changed = names, "settings reloaded");
-            log_limits(&old.settings, &new.settings);
-            new
-        }
-        Err(CommandError { message: reason, .. }) => {
-            error!(reason, "settings rejected");
-            old
-        }
+/// Applies the settings as the files have them now: either all of them, or none.
+pub(super) fn reload(runtime: &Runtime, config: Option<&Path>) {
+    let old = runtime.app();
+    if let Err(reason) = apply(runtime, config) {
+        error!(reason, "settings rejected");
+        return;
     }
+    let new = runtime.app();
+    let (old, new) = (&old.settings, &new.settings);
+    log_keys(old, new);
+    let names = changed(old, new);
+    let names = if names.is_empty() { "nothing".to_owned() } else { names.join(", ") };
+    log::set_level(new.log.level);
+    info!(changed = names, "settings reloaded");
+    log_limits(old, new);
 }
 
-fn rebuild(old: &App, config_path: Option<&Path>, cores: &[Core]) -> Result<App, CommandError> {
-    let mut loaded = load(config_path, true)
+fn apply(runtime: &Runtime, config: Option<&Path>) -> Result<(), String> {
+    let loaded = load(config, true)
         .map_err(|errors| errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))?;
-    process::fit_open_file_limit(&mut loaded.settings.server);
-    check_changes(&old.settings, &loaded.settings)?;
-    keep_until_restart(&old.settings, &mut loaded.settings);
-    for warning in &loaded.warnings {
+    let Loaded { mut settings, warnings, .. } = loaded;
+    process::fit_open_file_limit(&mut settings.server);
+    runtime.reload(settings).map_err(|error| error.to_string())?;
+    for warning in warnings {
         warn!(warning, "risky setting");
     }
-    let app = old.with_settings(loaded.settings)?;
-    let stacks =
-        cores.iter().map(|core| app.core(core.tasks.clone())).collect::<io::Result<Vec<_>>>()?;
-    // The last step that may fail.
-    if let (Some(tls), Some(files)) = (&app.shared.tls, app.settings.server.tls_files()) {
-        tls.reload(files)?;
-    }
-    log_keys(&old.settings, &app.settings);
-    // Before the swap, so that no request to a new account uses the old rate limit.
-    app.replace(old);
-    for (core, stack) in cores.iter().zip(stacks) {
-        core.stack.store(stack);
-    }
-    app.shared.access.refetch_keys();
-    Ok(app)
+    Ok(())
 }
 
 /// Logs the old and the new value of each setting that limits spending.
 fn log_limits(old: &Settings, new: &Settings) {
     let values = |settings: &Settings| {
         let Settings { gateway, limits, budget, .. } = settings;
-        let spend = |limit| check::limit(limit).unwrap_or_else(|| "none".to_owned());
+        let spend = |limit| limit_text(limit).unwrap_or_else(|| "none".to_owned());
         let rate = |limit: Option<RequestLimit>| {
             let text = |it: RequestLimit| format!("{} in {:?}", it.requests, it.period);
             limit.map_or_else(|| "auto".to_owned(), text)
@@ -100,13 +84,13 @@ fn log_keys(old: &Settings, new: &Settings) {
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
     use std::time::Duration;
+    use std::{fs, io};
 
     use tokio::runtime::Handle;
 
     use super::*;
-    use crate::app::{self, Shutdown};
+    use crate::app::{self, App, Shutdown};
 
     #[tokio::test]
     async fn reload_takes_no_slot_and_leaves_no_task() {
@@ -121,8 +105,9 @@ mod tests {
         let preparing = app::prepare(settings, None, &runtime, &shutdown, secret, false);
         let (shared, opening) = preparing.await.unwrap();
         app::open(&shared, opening).await.unwrap();
-        let mut app = App::new(loaded.settings, shared.clone()).unwrap();
+        let app = App::new(loaded.settings, shared.clone()).unwrap();
         tokio::spawn(app.watch_account());
+        let proxy = Runtime::new(app, shutdown);
         let free = || shared.rate_limit.free_slots();
         for _ in 0..12_000 {
             // The request for the rate limit takes a slot itself.
@@ -134,7 +119,7 @@ mod tests {
         assert_eq!(free(), 59);
         let tasks = runtime.metrics().num_alive_tasks();
         for _ in 0..50 {
-            app = reload(app, Some(&path), &[]);
+            reload(&proxy, Some(&path));
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
         // The slot of the request for the rate limit is free again after a minute.
@@ -147,6 +132,5 @@ mod tests {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
         assert!(left() <= tasks, "{} tasks after 50 reloads, {tasks} before", left());
-        shutdown.finished.cancel();
     }
 }
