@@ -8,7 +8,7 @@ use super::read::{Section, section};
 pub(super) const DEFAULT_OPS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 9464);
 
 section! {
-    pub struct AdminConfig {
+    pub(super) struct AdminConfig {
         /// It is not [`Listen::Unix`].
         pub listen: Listen = text("listen", Listen::parse_tcp, DEFAULT_OPS.into()),
     }

@@ -119,7 +119,7 @@ fn passthrough(section: &mut Section<'_>) -> Vec<PassthroughConfig> {
     section.tables("passthrough", |row| {
         let method = row.required("method", value::method);
         let path = row.required("path", value::endpoint);
-        let price = row.required("price", value::money);
+        let price = row.required("price", money);
         let (method, path, price) = (method?, path?, price?);
         if method == http::Method::GET && price != Usd::ZERO {
             let text = "expected price = \"0\" for a GET, because clients may repeat it";

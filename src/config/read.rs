@@ -14,12 +14,12 @@ pub(super) struct SettingsReader {
 /// Makes the struct of a section and the function that reads it. Each setting is a line with its form and its
 /// default, as in `pub drain: Duration = text("drain", value::time_or_zero, secs(30))`.
 macro_rules! section {
-    ($(#[$attribute:meta])* pub struct $name:ident {
+    ($(#[$attribute:meta])* $public:vis struct $name:ident {
         $($(#[$doc:meta])* pub $field:ident: $type:ty = $form:ident($($argument:tt)*),)*
     }) => {
         $(#[$attribute])*
         #[derive(Clone, Debug)]
-        pub struct $name {
+        $public struct $name {
             $($(#[$doc])* pub $field: $type,)*
         }
 
