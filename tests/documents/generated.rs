@@ -108,7 +108,7 @@ fn metrics_md_lists_every_metric_as_it_is_scraped() {
         lines.collect::<Vec<_>>()
     };
     let (kinds, helps) = (facts("# TYPE "), facts("# HELP "));
-    let mut table = "| Name | Type | Labels | Counts |\n|---|---|---|---|\n".to_owned();
+    let mut table = "| Name and labels | Type | Counts |\n|---|---|---|\n".to_owned();
     for (name, help) in &helps {
         let kind = kinds.iter().find(|(known, _)| known == name).expect("a type").1;
         let sample = page.lines().find(|line| line.starts_with(name)).expect("a sample");
@@ -116,10 +116,14 @@ fn metrics_md_lists_every_metric_as_it_is_scraped() {
         let labels: Vec<_> = labels
             .into_iter()
             .flat_map(|(labels, _)| labels.split(','))
-            .filter_map(|label| Some(format!("`{}`", label.split_once('=')?.0)))
+            .filter_map(|label| Some(label.split_once('=')?.0))
             .collect();
+        let labels = match labels.join(", ") {
+            none if none.is_empty() => none,
+            labels => format!("{{{labels}}}"),
+        };
         let help = help.trim_end_matches('.');
-        table += &format!("| `{name}` | {kind} | {} | {help} |\n", labels.join(", "));
+        table += &format!("| `{name}{labels}` | {kind} | {help} |\n");
     }
     let code = ["metrics.rs", "metrics/readings.rs", "metrics/shared_ledger.rs"]
         .map(|file| read(format!("src/{file}")))
@@ -136,34 +140,29 @@ fn metrics_md_lists_every_metric_as_it_is_scraped() {
 }
 
 #[test]
-fn cli_md_has_the_help_of_every_command() {
-    let file = "docs/reference/cli.md";
-    let text = read(file);
-    let (prose, _) = text.split_once("\n## Help\n").expect("a section `Help`");
+fn cli_md_lists_every_command_with_its_options() {
     let mut cli = <Cli as clap::CommandFactory>::command();
     cli.build();
-    let mut helps = String::new();
-    help(&mut cli, "tollgate", &mut helps);
-    compare(file, &text, &format!("{prose}\n## Help\n{helps}"));
+    let mut table = "| Command | What it does | Options |\n|---|---|---|\n".to_owned();
+    list(&cli, &mut table);
+    compare_table("docs/reference/cli.md", "Commands", &table);
 }
 
-fn help(command: &mut clap::Command, path: &str, helps: &mut String) {
-    let text = command.render_help().to_string();
-    // Every command has these; the first one shows them.
-    let is_shown = |line: &&str| {
-        let option = line.trim_start();
-        path == "tollgate" || !(option.starts_with("-h,") || option.starts_with("--config"))
-    };
-    let lines: Vec<_> = text.trim().lines().map(str::trim_end).filter(is_shown).collect();
-    let text = lines.join("\n");
-    let text = text.trim_end().trim_end_matches("Options:").trim_end();
-    // A group's help only repeats the first lines of its commands.
-    if path == "tollgate" || !command.has_subcommands() {
-        *helps += &format!("\n### `{path}`\n\n```text\n{text}\n```\n");
-    }
-    for below in command.get_subcommands_mut().filter(|below| below.get_name() != "help") {
-        let path = format!("{path} {}", below.get_name());
-        help(below, &path, helps);
+/// Adds a row for each command below this one, but for groups, whose commands say all.
+fn list(above: &clap::Command, table: &mut String) {
+    for command in above.get_subcommands().filter(|command| command.get_name() != "help") {
+        if command.has_subcommands() {
+            list(command, table);
+            continue;
+        }
+        let values: String = command.get_positionals().map(|value| format!(" {value}")).collect();
+        // Every command has these.
+        let own = |name: &&str| !["help", "config"].contains(name);
+        let names = command.get_opts().filter_map(clap::Arg::get_long).filter(own);
+        let options: Vec<_> = names.map(|name| format!("`--{name}`")).collect();
+        let path = command.get_bin_name().expect("it is built");
+        let about = command.get_about().expect("a summary");
+        *table += &format!("| `{path}{values}` | {about} | {} |\n", options.join(", "));
     }
 }
 
