@@ -49,34 +49,26 @@ fn problem(kind: &Kind, text: &str) -> String {
     )
 }
 
-/// The descriptions are written by hand, all else is from the code.
+/// The descriptions are the summaries of the OpenAPI document.
 #[test]
 fn http_md_lists_every_endpoint_as_the_code_has_it() {
-    let file = "docs/reference/http.md";
-    let text = read(file);
-    let written = rows(section(&text, "Endpoints"));
-    let row = |name: String, counted: &str| {
-        let row = written.iter().find(|row| row[0] == name);
-        let description = row.unwrap_or_else(|| panic!("{file} does not describe {name}"))[1];
-        assert!(!description.is_empty(), "{file} does not describe {name}");
-        format!("| {name} | {description} | {counted} |\n")
-    };
     let operations = serde_json::from_str::<Value>(&read("docs/openapi.json")).unwrap();
     let paths = operations["paths"].as_object().expect("paths");
-    let endpoint = |endpoint: &Endpoint| {
-        let (method, table) = (&endpoint.route.method, endpoints::route_table([], EVERYTHING));
+    let table = endpoints::route_table([], EVERYTHING);
+    let endpoint = |Endpoint { route, .. }: &Endpoint| {
+        let method = route.method.as_str().to_ascii_lowercase();
         let is_of = |path: &&String| {
-            let is_listed = paths[*path].get(method.as_str().to_ascii_lowercase()).is_some();
-            is_listed && table.find(method, path).is_ok_and(|route| *route == endpoint.route)
+            let is_listed = paths[*path].get(&method).is_some();
+            is_listed && table.find(&route.method, path).is_ok_and(|found| found == route)
         };
         let path = paths.keys().filter(is_of).min_by_key(|path| path.len()).expect("a path");
-        let counted = format!("{:?}", endpoint.route.class).to_lowercase();
-        row(format!("`{} {path}`", endpoint.route.method), &counted)
+        let summary = paths[path][&method]["summary"].as_str().expect("a summary");
+        let counted = format!("{:?}", route.class).to_lowercase();
+        format!("| `{} {path}` | {summary} | {counted} |\n", route.method)
     };
-    let table: String = endpoints::all().map(endpoint).collect();
-    let table = format!("{table}{}", row("everything else".to_owned(), "free"));
+    let rows: String = endpoints::all().map(endpoint).collect();
     let head = "| Endpoint | What it does | Counted as |\n|---|---|---|\n";
-    compare_table(file, "Endpoints", &format!("{head}{table}"));
+    compare_table("docs/reference/http.md", "Endpoints", &format!("{head}{rows}"));
 }
 
 #[test]
@@ -108,22 +100,22 @@ fn metrics_md_lists_every_metric_as_it_is_scraped() {
         lines.collect::<Vec<_>>()
     };
     let (kinds, helps) = (facts("# TYPE "), facts("# HELP "));
-    let mut table = "| Name and labels | Type | Counts |\n|---|---|---|\n".to_owned();
+    let mut table = "| Name in queries | Counts |\n|---|---|\n".to_owned();
     for (name, help) in &helps {
         let kind = kinds.iter().find(|(known, _)| known == name).expect("a type").1;
+        let end = match kind {
+            "counter" => "_total",
+            "histogram" => "_bucket",
+            "gauge" => "",
+            other => panic!("{name}: {other} has no name in queries here"),
+        };
         let sample = page.lines().find(|line| line.starts_with(name)).expect("a sample");
         let labels = sample.split_once('{').and_then(|(_, rest)| rest.split_once('}'));
-        let labels: Vec<_> = labels
-            .into_iter()
-            .flat_map(|(labels, _)| labels.split(','))
-            .filter_map(|label| Some(label.split_once('=')?.0))
-            .collect();
-        let labels = match labels.join(", ") {
-            none if none.is_empty() => none,
-            labels => format!("{{{labels}}}"),
-        };
-        let help = help.trim_end_matches('.');
-        table += &format!("| `{name}{labels}` | {kind} | {help} |\n");
+        let labels = labels.into_iter().flat_map(|(labels, _)| labels.split(','));
+        let labels: Vec<_> =
+            labels.filter_map(|label| Some(label.split_once('=')?.0)).filter(|name| *name != "le").collect();
+        let labels = if labels.is_empty() { String::new() } else { format!("{{{}}}", labels.join(",")) };
+        table += &format!("| `{name}{end}{labels}` | {} |\n", help.trim_end_matches('.'));
     }
     let code = ["metrics.rs", "metrics/readings.rs", "metrics/shared_ledger.rs"]
         .map(|file| read(format!("src/{file}")))
@@ -157,8 +149,8 @@ fn list(above: &clap::Command, table: &mut String) {
         }
         let values: String = command.get_positionals().map(|value| format!(" {value}")).collect();
         // Every command has these.
-        let own = |name: &&str| !["help", "config"].contains(name);
-        let names = command.get_opts().filter_map(clap::Arg::get_long).filter(own);
+        let own = |name: &&str| !["help", "version", "config"].contains(name);
+        let names = command.get_arguments().filter_map(clap::Arg::get_long).filter(own);
         let options: Vec<_> = names.map(|name| format!("`--{name}`")).collect();
         let path = command.get_bin_name().expect("it is built");
         let about = command.get_about().expect("a summary");
