@@ -112,9 +112,12 @@ fn metrics_md_lists_every_metric_as_it_is_scraped() {
         let sample = page.lines().find(|line| line.starts_with(name)).expect("a sample");
         let labels = sample.split_once('{').and_then(|(_, rest)| rest.split_once('}'));
         let labels = labels.into_iter().flat_map(|(labels, _)| labels.split(','));
-        let labels: Vec<_> =
-            labels.filter_map(|label| Some(label.split_once('=')?.0)).filter(|name| *name != "le").collect();
-        let labels = if labels.is_empty() { String::new() } else { format!("{{{}}}", labels.join(",")) };
+        let labels: Vec<_> = labels
+            .filter_map(|label| Some(label.split_once('=')?.0))
+            .filter(|name| *name != "le")
+            .collect();
+        let labels =
+            if labels.is_empty() { String::new() } else { format!("{{{}}}", labels.join(",")) };
         table += &format!("| `{name}{end}{labels}` | {} |\n", help.trim_end_matches('.'));
     }
     let code = ["metrics.rs", "metrics/readings.rs", "metrics/shared_ledger.rs"]
