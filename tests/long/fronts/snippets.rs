@@ -17,9 +17,7 @@ fn python_recipe_buys_once_and_honors_retry_after() {
 #[test]
 fn recipes_report_a_refusal_of_the_gateway() {
     let call = "\nawait buy('/api/v1/chat', { model: 'eta-5-mini', messages: [{ role: 'user', content: 'Hello' }] });\n";
-    for (program, file, after) in
-        [("python3", "buy.py", ""), ("node", "buy.mjs", call)]
-    {
+    for (program, file, after) in [("python3", "buy.py", ""), ("node", "buy.mjs", call)] {
         let broke = r#"{"error":"insufficient_credits","message":"No credit is left"}"#;
         let upstream = Upstream::start(move |_| Reply::new(402, broke));
         let gate = Gate::start(&upstream, "");
@@ -33,9 +31,7 @@ fn recipes_report_a_refusal_of_the_gateway() {
 fn recipes_name_the_key_of_an_unknown_purchase() {
     let order = r#"{"model":"eta-5-mini","messages":[{"role":"user","content":"Hello"}]}"#;
     let call = format!("\nawait buy('/api/v1/chat', {order});\n");
-    for (program, file, after) in
-        [("python3", "buy.py", ""), ("node", "buy.mjs", call.as_str())]
-    {
+    for (program, file, after) in [("python3", "buy.py", ""), ("node", "buy.mjs", call.as_str())] {
         let upstream = Upstream::start(|_| Reply::new(502, "<h1>Bad Gateway</h1>"));
         let gate = Gate::start(&upstream, "");
         let (printed, _) = execute(&gate, program, file, after);
