@@ -31,7 +31,7 @@ fn problems_md_has_a_section_for_each_problem_as_the_code_has_it() {
 }
 
 fn problem(kind: &Kind, text: &str) -> String {
-    let Kind { status, code, charged, title, advice } = kind;
+    let Kind { status, code, charged, advice, .. } = kind;
     let written = section(text, &format!("`{code}`"));
     let (_, causes) = written.split_once("**Cause**:").expect("a cause");
     let (causes, rest) = causes.split_once("\n\n**Fix**: ").expect("a fix");
@@ -44,7 +44,7 @@ fn problem(kind: &Kind, text: &str) -> String {
     };
     let status = status.as_u16();
     format!(
-        "\n## `{code}`\n\n{title}. Status {status}, charged: {charged}.\n\n**Cause**:{causes}\n\n**Fix**: {advice}\n{}",
+        "\n## `{code}`\n\nStatus {status}, charged: {charged}.\n\n**Cause**:{causes}\n\n**Fix**: {advice}\n{}",
         table.unwrap_or_default()
     )
 }
