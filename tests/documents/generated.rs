@@ -16,7 +16,7 @@ use tollgate::metrics::{
     SharedLedgerMetrics, SlotReading,
 };
 
-use crate::markdown::{read, rows, section};
+use crate::markdown::{read, section};
 
 const EVERYTHING: Served = Served { mcp: true, login_metadata: true, oidc: true, own_tokens: true };
 
@@ -64,11 +64,10 @@ fn http_md_lists_every_endpoint_as_the_code_has_it() {
         let path = paths.keys().filter(is_of).min_by_key(|path| path.len()).expect("a path");
         let summary = paths[path][&method]["summary"].as_str().expect("a summary");
         let counted = format!("{:?}", route.class).to_lowercase();
-        format!("| `{} {path}` | {summary} | {counted} |\n", route.method)
+        format!("- `{} {path}`, {counted}: {summary}\n", route.method)
     };
-    let rows: String = endpoints::all().map(endpoint).collect();
-    let head = "| Endpoint | What it does | Counted as |\n|---|---|---|\n";
-    compare_table("docs/reference/http.md", "Endpoints", &format!("{head}{rows}"));
+    let list: String = endpoints::all().map(endpoint).collect();
+    compare_list("docs/reference/http.md", "Endpoints", &list);
 }
 
 #[test]
@@ -100,7 +99,7 @@ fn metrics_md_lists_every_metric_as_it_is_scraped() {
         lines.collect::<Vec<_>>()
     };
     let (kinds, helps) = (facts("# TYPE "), facts("# HELP "));
-    let mut table = "| Name in queries | Counts |\n|---|---|\n".to_owned();
+    let mut list = String::new();
     for (name, help) in &helps {
         let kind = kinds.iter().find(|(known, _)| known == name).expect("a type").1;
         let end = match kind {
@@ -118,7 +117,7 @@ fn metrics_md_lists_every_metric_as_it_is_scraped() {
             .collect();
         let labels =
             if labels.is_empty() { String::new() } else { format!("{{{}}}", labels.join(",")) };
-        table += &format!("| `{name}{end}{labels}` | {} |\n", help.trim_end_matches('.'));
+        list += &format!("- `{name}{end}{labels}`: {}\n", help.trim_end_matches('.'));
     }
     let code = ["metrics.rs", "metrics/readings.rs", "metrics/shared_ledger.rs"]
         .map(|file| read(format!("src/{file}")))
@@ -131,29 +130,29 @@ fn metrics_md_lists_every_metric_as_it_is_scraped() {
     added.extend(code.split('"').filter(is_name).map(str::to_owned));
     let scraped: BTreeSet<_> = helps.iter().map(|(name, _)| (*name).to_owned()).collect();
     assert_eq!(scraped, added, "a metric that this test does not count once");
-    compare_table("docs/reference/metrics.md", "Metrics", &table);
+    compare_list("docs/reference/metrics.md", "Metrics", &list);
 }
 
 #[test]
 fn cli_md_lists_every_command() {
     let mut cli = <Cli as clap::CommandFactory>::command();
     cli.build();
-    let mut table = "| Command | What it does |\n|---|---|\n".to_owned();
-    list(&cli, &mut table);
-    compare_table("docs/reference/cli.md", "Commands", &table);
+    let mut list = String::new();
+    add_commands(&cli, &mut list);
+    compare_list("docs/reference/cli.md", "Commands", &list);
 }
 
-/// Adds a row for each command below this one, but for groups, whose commands say all.
-fn list(above: &clap::Command, table: &mut String) {
+/// Adds each command below this one, but for groups, whose commands say all.
+fn add_commands(above: &clap::Command, list: &mut String) {
     for command in above.get_subcommands().filter(|command| command.get_name() != "help") {
         if command.has_subcommands() {
-            list(command, table);
+            add_commands(command, list);
             continue;
         }
         let values: String = command.get_positionals().map(|value| format!(" {value}")).collect();
         let path = command.get_bin_name().expect("it is built");
         let about = command.get_about().expect("a summary");
-        *table += &format!("| `{path}{values}` | {about} |\n");
+        *list += &format!("- `{path}{values}`: {about}\n");
     }
 }
 
@@ -186,11 +185,21 @@ fn architecture_md_has_the_module_graph_that_is_tested() {
 
 /// Compares the first table of a section, as [`compare`] does.
 fn compare_table(file: &str, heading: &str, table: &str) {
+    compare_part(file, heading, "|", table);
+}
+
+/// Compares the first list of code in a section, as [`compare`] does.
+fn compare_list(file: &str, heading: &str, list: &str) {
+    compare_part(file, heading, "- `", list);
+}
+
+/// Compares the first lines of a section that start like this.
+fn compare_part(file: &str, heading: &str, start: &str, should: &str) {
     let text = read(file);
-    let lines = section(&text, heading).lines().skip_while(|line| !line.starts_with('|'));
-    let is: Vec<_> = lines.take_while(|line| line.starts_with('|')).collect();
-    assert!(!rows(&is.join("\n")).is_empty(), "{file}: no table below `{heading}`");
-    compare(file, &text, &text.replace(&is.join("\n"), table.trim_end()));
+    let lines = section(&text, heading).lines().skip_while(|line| !line.starts_with(start));
+    let is: Vec<_> = lines.take_while(|line| line.starts_with(start)).collect();
+    assert!(is.len() > 2, "{file}: nothing below `{heading}` starts with {start}");
+    compare(file, &text, &text.replace(&is.join("\n"), should.trim_end()));
 }
 
 /// Compares a document with what it should be, or writes it.
