@@ -1,7 +1,7 @@
 //! The path of a request, outermost layer first. Read this file first.
 //!
 //! ```text
-//! Request ─► downstream ─► Call ─► routes ─► PurchaseRequest ─► purchases
+//! Request ─► gate ─► Call ─► api ─► PurchaseRequest ─► purchase
 //!         ─► GatewayRequest ─► gateway ─► GatewayReply ─► Receipt ─► Response
 //! ```
 //! Each stage passes what it learned in a type, never in request extensions. For example, only
