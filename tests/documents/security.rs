@@ -21,7 +21,7 @@ const GROUPS: [(char, usize); 10] = [
 
 /// The cases of all lists, each with what it is, its outcome and its tests.
 fn list(text: &str) -> Vec<(&str, &str)> {
-    text.lines().filter_map(|line| line.strip_prefix("- **")?.split_once("** ")).collect()
+    text.lines().filter_map(|line| line.strip_prefix("- **")?.split_once(' ')).collect()
 }
 
 /// Returns the cases of an item: `C1–C3` is three of them.
