@@ -1,4 +1,4 @@
-//! The properties of a route that the layers need. All routes are in `routes::endpoints`.
+//! The properties of a route that the layers need. All routes are in `api::endpoints`.
 
 use http::header::HOST;
 use http::{HeaderMap, Method};
