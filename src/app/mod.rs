@@ -1,10 +1,10 @@
 //! Builds all parts from the settings. This module may use every other, and makes no decisions.
 
+#[cfg(feature = "mcp")]
 mod agents;
 mod alerts;
 mod catalog;
 pub mod changes;
-#[cfg(feature = "mcp")]
 pub mod embed;
 pub mod issuer;
 pub mod ledger;

@@ -1,4 +1,4 @@
-//! Validation rules as table rows, the faults they report, and checks and quoting of text.
+//! The faults of a request, and checks and quoting of text.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
