@@ -15,9 +15,20 @@ pub mod openapi;
 pub mod ops;
 #[cfg(feature = "page")]
 pub mod page;
+/// Stands in for the page in a build without it.
 #[cfg(not(feature = "page"))]
-#[path = "no_page.rs"]
-pub mod page;
+pub mod page {
+    pub use std::convert::Infallible as Page;
+
+    use http::request::Parts;
+
+    use crate::gate::problem::{NOT_FOUND, Problem};
+    use crate::gate::response::HandlerResult;
+
+    pub(super) async fn answer(_: Option<&Page>, _: &Parts, _: &str) -> HandlerResult {
+        Err(Problem::new(&NOT_FOUND))
+    }
+}
 pub mod passthrough;
 pub mod people;
 pub mod pictures;
@@ -116,7 +127,8 @@ impl HandlerContext {
             Err(refusal) => Some(Box::new(refusal)),
         };
         let purchase = PurchaseRequest::new(self.call.caller.clone(), order, dedupe_by);
-        let (id, ledger) = (self.call.id.purchase(), Some(Arc::clone(ledger)));
+        let id = self.call.id.purchase();
+        let ledger = Some(Arc::clone(ledger));
         let attempt = self.call.attempt();
         let is_retry = attempt.is_some_and(|attempt| attempt > 0);
         let refused_as = if is_retry { self.call.refused_as() } else { Vec::new() };
@@ -153,8 +165,10 @@ pub struct Routes {
 
 impl Routes {
     pub async fn handle(&self, call: Call<Bytes>) -> Response {
-        let (handlers, purchases) = (Arc::clone(&self.handlers), self.purchases.clone());
-        let (id, route) = (call.id.clone(), call.route);
+        let handlers = Arc::clone(&self.handlers);
+        let purchases = self.purchases.clone();
+        let id = call.id.clone();
+        let route = call.route;
         // The name that a purchase is held under: the ledger may get another one before the reply comes.
         let ledger_name = handlers.ledger_name.header();
         let endpoint = endpoints::find(route);

@@ -84,7 +84,8 @@ impl Ops {
         &self,
         peer: IpAddr,
     ) -> BoxCloneSyncService<Request<B>, Response, Infallible> {
-        let (ops, peer) = (self.clone(), peer.to_canonical());
+        let ops = self.clone();
+        let peer = peer.to_canonical();
         BoxCloneSyncService::new(service_fn(move |request: Request<B>| {
             let ops = ops.clone();
             async move {
@@ -97,7 +98,8 @@ impl Ops {
     }
 
     async fn handle(&self, peer: IpAddr, head: &Parts) -> HandlerResult {
-        let (path, headers) = (head.uri.path(), &head.headers);
+        let path = head.uri.path();
+        let headers = &head.headers;
         let require = |method, allowed| {
             let refusal = || Problem::new(&METHOD_NOT_ALLOWED).allow(allowed);
             (head.method == method).then_some(()).ok_or_else(refusal)

@@ -40,6 +40,11 @@ fn every_payload_fault_is_documented() {
         .collect();
     let mut raised: BTreeSet<_> = after("code: \"").collect();
     raised.extend(pairs);
+    // A check in `object!` is a code and a closure.
+    raised.extend(judges.iter().flat_map(|(_, code)| {
+        let ends = code.match_indices("\" => |");
+        ends.filter_map(|(at, _)| code[..at].rsplit('"').next())
+    }));
     // Two codes are pushed as arguments.
     raised.extend(after("\"unknown_").map(|rest| match rest {
         "parameter" => "unknown_parameter",

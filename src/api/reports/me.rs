@@ -180,7 +180,9 @@ impl BudgetRow {
     }
 
     fn document(&self) -> Value {
-        let (limit, spent, left) = (self.limit, self.spent, self.left());
+        let limit = self.limit;
+        let spent = self.spent;
+        let left = self.left();
         let mut document = json!({
             "scope": self.scope.name(),
             "period": self.period.name(),

@@ -1,4 +1,5 @@
-//! The members and their spending: `GET /bff/admin/members` and `tollgate member list`.
+//! The members, their spending and their requests for more budget: `GET /bff/admin/members`,
+//! `GET /bff/admin/budget-requests` and `tollgate member list`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +15,8 @@ use crate::gate::problem::Problem;
 use crate::gate::response::{self, Response};
 use crate::gateway::contract::money::Usd;
 use crate::ledger::{
-    BudgetScope, Caller, Extra, Member, Period, PeriodSpend, SpendLimit, Store, Unavailable,
+    BudgetRequest, BudgetScope, Caller, Extra, Member, Period, PeriodSpend, SpendLimit, Store,
+    Unavailable,
 };
 
 /// A member, and what it has spent in the current periods.
@@ -45,7 +47,8 @@ pub async fn list_with_spend(store: &Store) -> Result<Vec<MemberSpend>, Unavaila
 }
 
 async fn with_spend(store: &Store, members: Vec<Member>) -> Result<Vec<MemberSpend>, Unavailable> {
-    let (mut listed, earlier) = (Vec::new(), store.members_with_earlier_secret().await?);
+    let mut listed = Vec::new();
+    let earlier = store.members_with_earlier_secret().await?;
     let sessions = store.sessions().await?;
     for member in members {
         let caller = Caller::Member(Arc::clone(&member.name));
@@ -67,12 +70,29 @@ impl Reports {
         Ok(response::json(StatusCode::OK, &document(&listed, self.caller_budget)))
     }
 
+    pub async fn admin_budget_requests(&self) -> Result<Response, Problem> {
+        let requests = self.store.budget_requests().await.map_err(unavailable)?;
+        Ok(response::json(StatusCode::OK, &list_of(requests.iter().map(request_row))))
+    }
+
     /// Returns the row of one member, or `None` if it cannot be read.
     pub async fn member(&self, name: &str) -> Option<Value> {
         let mut members = self.store.members().await.ok()?;
         members.retain(|member| *member.name == *name);
         Some(row(with_spend(&self.store, members).await.ok()?.first()?, self.caller_budget))
     }
+}
+
+/// Returns the row of a request for more budget, which a member has made.
+pub fn request_row(request: &BudgetRequest) -> Value {
+    let BudgetRequest { id, caller, amount, reason, at } = request;
+    json!({
+        "id": id,
+        "caller": &**caller,
+        "amount": amount, "amount_micros": amount.as_micros(),
+        "reason": &**reason,
+        "at": iso8601(*at),
+    })
 }
 
 /// `shared` is `budget.caller`, which applies to each member in addition to its own budget.

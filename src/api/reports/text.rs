@@ -58,7 +58,8 @@ fn without_formulas(text: &str) -> Cow<'_, str> {
     if !text.contains(begins) {
         return Cow::Borrowed(text);
     }
-    let (mut safe, mut is_start) = (String::with_capacity(text.len() + 1), true);
+    let mut safe = String::with_capacity(text.len() + 1);
+    let mut is_start = true;
     for c in text.chars() {
         if is_start && begins(c) {
             safe.push('\'');

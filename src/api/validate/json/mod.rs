@@ -20,12 +20,27 @@ pub(super) const MAX_DEPTH: u8 = 32;
 
 const MAX_UNKNOWN: usize = MAX_FAULTS + 1;
 
+/// A string, if it was given.
+pub(super) type Text<'a> = Field<Cow<'a, str>>;
+
 pub(super) trait FromObject<'de> {
     const EXPECTED: &'static str = "an object";
+    /// The keys that it has, for messages about others.
+    const KEYS: &'static [&'static str] = &[];
 
     fn member<A: MapAccess<'de>>(&mut self, entry: Entry<'_, 'de, A>) -> Result<(), A::Error>;
 }
 
+/// Reads a body that is one object.
+pub(super) fn read_body<'de, T: FromObject<'de> + Default>(
+    payload: &'de [u8],
+) -> Result<T, Problem> {
+    let mut object = T::default();
+    read_object(payload, &mut object)?;
+    Ok(object)
+}
+
+/// Reads a body that is one object, into an object with a context.
 pub(super) fn read_object<'de>(
     payload: &'de [u8],
     object: &mut impl FromObject<'de>,
@@ -121,8 +136,8 @@ impl<'de, A: MapAccess<'de>> Entry<'_, 'de, A> {
     pub(super) fn ignore(self, ignored: &mut UnknownFields<'de>) -> Result<(), A::Error> {
         insert(&mut ignored.names, self.name.clone())?;
         let value: Field<Skipped> = self.map.next_value_seed(ValueSeed::within(self.depth))?;
-        if !value.is_null() && ignored.first.len() < MAX_UNKNOWN {
-            ignored.first.push(self.name);
+        if !value.is_null() && ignored.ignored.len() < MAX_UNKNOWN {
+            ignored.ignored.push(self.name);
         }
         Ok(())
     }
