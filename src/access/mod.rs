@@ -7,6 +7,7 @@ pub mod cookie;
 pub mod counter_key;
 mod failures;
 pub mod jwt;
+pub mod links;
 pub mod member_cache;
 pub mod oidc;
 mod own_tokens;
@@ -37,6 +38,8 @@ use crate::metrics::Metrics;
 use cached_list::RETRY_AFTER;
 use failures::FailureLimiter;
 use jwt::{JwtVerifier, SignedIn};
+use links::LinkCache;
+use links::OpenedLink;
 use member_cache::{MemberCache, MemberCount};
 use oidc::{LoginCallback, LoginStart, OidcLogin};
 use subject_cache::SubjectCache;
@@ -125,6 +128,8 @@ pub enum Denied {
     /// With the reason for the log, which quotes nothing of the credentials.
     Invalid(&'static str),
     Forged,
+    /// A link that is genuine, and buys nothing more for this reason.
+    Ended(&'static str),
     /// Too many forged tokens came from this address; none is verified for this long.
     Throttled(Duration),
     /// No keys or no member list to check against; retry after this long.
@@ -160,6 +165,8 @@ impl OidcAccess {
 /// Authenticates requests. Shared by all cores and kept across settings reloads.
 pub struct Authenticator {
     mode: AuthMode,
+    /// `None` unless `access.links` is set.
+    links: Option<LinkCache>,
     failures: FailureLimiter,
     /// Bounds the cost of verifying signatures that turn out to be forged.
     forgeries: FailureLimiter,
@@ -167,9 +174,9 @@ pub struct Authenticator {
 }
 
 impl Authenticator {
-    pub fn new(mode: AuthMode, metrics: Arc<Metrics>) -> Self {
+    pub fn new(mode: AuthMode, links: Option<LinkCache>, metrics: Arc<Metrics>) -> Self {
         let (failures, forgeries) = (FailureLimiter::default(), FailureLimiter::default());
-        Self { mode, failures, forgeries, metrics }
+        Self { mode, links, failures, forgeries, metrics }
     }
 
     pub fn is_open(&self) -> bool {
@@ -184,6 +191,13 @@ impl Authenticator {
         credentials: Credentials<'_>,
         address: Caller,
     ) -> Result<(Caller, Session), Problem> {
+        if let Credentials::Token(text) | Credentials::Cookie(text) = credentials
+            && let Some(links) = self.links_of(text)
+        {
+            let limit = || self.failures.check(&address, clock::now());
+            let found = links.session(text, || limit().map_err(Denied::Throttled)).await;
+            return found.map_err(|denied| self.link_rejection(denied, &address));
+        }
         let result = match (&self.mode, credentials) {
             (AuthMode::Host, Credentials::User(user)) => {
                 return user.session().ok_or_else(|| invalid("the session of the user has ended"));
@@ -245,6 +259,45 @@ impl Authenticator {
         members.log_in(token, current).await.map_err(rejected)
     }
 
+    /// Opens a link in a browser, unless `admit` refuses. A browser with the cookie `current` of the same link
+    /// keeps it.
+    pub async fn open_link(
+        &self,
+        token: &str,
+        current: Option<&str>,
+        address: &Caller,
+    ) -> Result<OpenedLink, Problem> {
+        let limit = || self.failures.check(address, clock::now());
+        let opened =
+            self.links()?.open(token, current, || limit().map_err(Denied::Throttled)).await;
+        opened.map_err(|denied| self.link_rejection(denied, address))
+    }
+
+    fn link_rejection(&self, denied: Denied, address: &Caller) -> Problem {
+        match denied {
+            Denied::Unavailable(_) => self.list_unavailable(),
+            Denied::Ended(reason) => {
+                Problem::new(&INVALID_CREDENTIALS).detail(reason).log_reason(reason)
+            }
+            Denied::Invalid(_) | Denied::Forged | Denied::Throttled(_) => self.rejection(denied, address),
+        }
+    }
+
+    /// Fails with 404 unless `access.links` is set.
+    pub fn links(&self) -> Result<&LinkCache, Problem> {
+        let detail = "links are available with access.links = true only";
+        self.links.as_ref().ok_or_else(|| Problem::new(&NOT_FOUND).detail(detail))
+    }
+
+    /// Returns whether a text is the token of a link, where there are links.
+    pub fn is_link(&self, text: &str) -> bool {
+        self.links_of(text).is_some()
+    }
+
+    fn links_of(&self, text: &str) -> Option<&LinkCache> {
+        self.links.as_ref().filter(|_| links::is_link(text))
+    }
+
     /// Begins a sign-in at the login service.
     pub async fn begin_login(
         &self,
@@ -283,6 +336,10 @@ impl Authenticator {
 
     /// Ends the session. Returns where the browser can end the one at the login service, too.
     pub async fn log_out(&self, value: &str) -> Result<Option<String>, Problem> {
+        // A link stays open for its browser until it ends: its cookie says so alone.
+        if self.links_of(value).is_some() {
+            return Ok(None);
+        }
         let unavailable = |_: Unavailable| self.list_unavailable();
         if let AuthMode::Oidc(oidc) = &self.mode {
             oidc.sessions.sign_out(value).await.map_err(unavailable)?;
@@ -293,6 +350,9 @@ impl Authenticator {
     }
 
     pub async fn refresh(&self) {
+        if let Some(links) = &self.links {
+            links.refresh().await;
+        }
         match &self.mode {
             AuthMode::Open | AuthMode::Jwt(_) | AuthMode::Host => {}
             AuthMode::Members(members) => members.refresh().await,
@@ -301,6 +361,15 @@ impl Authenticator {
     }
 
     pub async fn run(&self) {
+        let links = async {
+            if let Some(links) = &self.links {
+                links.run().await;
+            }
+        };
+        futures_util::join!(self.run_mode(), links);
+    }
+
+    async fn run_mode(&self) {
         match &self.mode {
             AuthMode::Open | AuthMode::Host => {}
             AuthMode::Members(members) => members.run().await,
@@ -336,7 +405,7 @@ impl Authenticator {
     }
 
     pub fn has_logins(&self) -> bool {
-        matches!(self.mode, AuthMode::Members(_) | AuthMode::Oidc(_))
+        self.links.is_some() || matches!(self.mode, AuthMode::Members(_) | AuthMode::Oidc(_))
     }
 
     /// Returns the login service that users sign in at; `None` unless `access.mode` is `oidc`.
@@ -369,11 +438,14 @@ impl Authenticator {
     fn rejection(&self, denied: Denied, address: &Caller) -> Problem {
         let now = clock::now();
         let (counted, reason) = match denied {
-            Denied::Unavailable(_) if self.has_logins() => return self.list_unavailable(),
+            Denied::Unavailable(_) if !matches!(self.mode, AuthMode::Jwt(_)) => {
+                return self.list_unavailable();
+            }
             Denied::Unavailable(retry_after) => {
                 let detail = "tokens cannot be verified right now: access.jwt.jwks has no keys";
                 return Problem::new(&OVERLOADED).detail(detail).retry_after(retry_after);
             }
+            Denied::Ended(reason) => (Ok(()), reason),
             Denied::Throttled(retry_after) => (Err(retry_after), FORGED),
             Denied::Invalid(reason) => (self.failures.record(address, now), reason),
             Denied::Forged => {

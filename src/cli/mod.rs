@@ -8,6 +8,7 @@ mod core;
 mod group;
 mod job;
 mod ledger;
+mod link;
 mod log;
 mod man;
 mod member;
@@ -45,6 +46,7 @@ use serde::Serialize;
 
 use group::GroupCommand;
 pub use job::JobCommand;
+use link::LinkCommand;
 use member::MemberCommand;
 pub use process::runtime;
 pub use purchase::PurchaseCommand;
@@ -101,6 +103,11 @@ pub enum Command {
     Group {
         #[command(subcommand)]
         change: GroupCommand,
+    },
+    /// Make, list and revoke links for guests, each worth an amount
+    Link {
+        #[command(subcommand)]
+        change: LinkCommand,
     },
     /// List who changed members, groups and budgets, the earliest first
     Audit {
@@ -299,6 +306,7 @@ impl Cli {
             }
             Command::Member { change } => member::member(settings, change, out, err).await,
             Command::Group { change } => group::group(settings, change, out, err).await,
+            Command::Link { change } => link::link(settings, change, out, err).await,
             Command::Audit { since, format } => audit::audit(settings, (since, format), out).await,
             Command::Usage { since, until, by, format } => {
                 usage::usage(settings, (since, until), (&by, format), out).await

@@ -233,6 +233,8 @@ pub struct AccessConfig {
     pub allowed_origins: Vec<String>,
     /// For callers without a rule of their own.
     pub may_buy: Selection,
+    /// Whether guests can buy with links.
+    pub links: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -406,7 +408,7 @@ impl Settings {
 
     /// Returns whether tokens, cookies or agents' quotes depend on the secret.
     pub const fn needs_secret(&self) -> bool {
-        self.access.mode.has_tokens() || self.mcp.enabled
+        self.access.mode.has_tokens() || self.mcp.enabled || self.access.links
     }
 
     /// Returns the issuer whose users call, in the modes `jwt` and `oidc`.

@@ -278,7 +278,9 @@ fn access(
         ("host", ..) => AccessMode::Host,
         _ => AccessMode::Open,
     };
-    AccessConfig { mode, allowed_origins, may_buy: models::may_buy(section, catalog, passthrough) }
+    let links = section.flag("links");
+    let may_buy = models::may_buy(section, catalog, passthrough);
+    AccessConfig { mode, allowed_origins, may_buy, links }
 }
 
 fn jwt(section: &mut Section<'_>, folder: &Path) -> Option<JwtConfig> {

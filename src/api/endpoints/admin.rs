@@ -3,7 +3,7 @@
 use http::Method;
 
 use super::{Endpoint, READ};
-use crate::api::admin;
+use crate::api::{admin, links};
 use crate::gate::route::{Auth, BodyKind, CrossOrigin, Route};
 
 const ADMIN: Route = Route { auth: Auth::Admin, cross_origin: CrossOrigin::Own, ..READ };
@@ -86,6 +86,23 @@ pub(super) static ROWS: &[Endpoint] = &[
     Endpoint {
         route: Route { method: Method::DELETE, ..GROUP },
         handler: |cx| Box::pin(admin::remove_group(cx)),
+    },
+    Endpoint {
+        route: Route { path: links::LINKS, ..ADMIN },
+        handler: |cx| Box::pin(links::list(cx)),
+    },
+    Endpoint {
+        route: Route {
+            method: Method::POST,
+            body: BodyKind::AdminJson,
+            path: links::LINKS,
+            ..ADMIN
+        },
+        handler: |cx| Box::pin(links::add(cx)),
+    },
+    Endpoint {
+        route: Route { method: Method::DELETE, path: links::LINK, ..ADMIN },
+        handler: |cx| Box::pin(links::revoke(cx)),
     },
     Endpoint {
         route: Route {

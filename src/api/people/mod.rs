@@ -4,6 +4,7 @@
 mod budgets;
 mod changes;
 mod groups;
+mod links;
 mod members;
 mod purchases;
 mod users;

@@ -5,6 +5,7 @@ pub mod billing;
 pub mod budget_requests;
 pub mod groups;
 pub mod jobs;
+pub mod links;
 pub mod me;
 pub mod members;
 pub mod queue;
