@@ -279,7 +279,9 @@ impl Authenticator {
             Denied::Ended(reason) => {
                 Problem::new(&INVALID_CREDENTIALS).detail(reason).log_reason(reason)
             }
-            Denied::Invalid(_) | Denied::Forged | Denied::Throttled(_) => self.rejection(denied, address),
+            Denied::Invalid(_) | Denied::Forged | Denied::Throttled(_) => {
+                self.rejection(denied, address)
+            }
         }
     }
 

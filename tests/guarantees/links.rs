@@ -8,7 +8,7 @@ use tollgate::clock::{self, Date};
 use tollgate::ledger::{Role, SpendLimit};
 
 use crate::support::client::Answer;
-use crate::support::jwt::Issuer;
+use crate::support::login::Login;
 use crate::support::members::Holder;
 use crate::support::{CHAT, Gate, Reply, STORES, Upstream, VIDEO};
 
@@ -232,17 +232,22 @@ fn wrong_links_are_refused_with_all_their_faults() {
 
 #[test]
 fn links_sell_beside_a_login_and_not_in_open_mode() {
-    let (upstream, issuer) = (upstream(), Issuer::new());
-    let settings = format!("{}\naccess.links = true", issuer.settings());
-    let gate = Gate::start(&upstream, &settings);
-    let admin = issuer.admin_token("root");
+    let (upstream, login) = (upstream(), Login::start());
+    let settings = login.settings().replace(" }", ", role_claim = \"role\" }");
+    let gate = Gate::start(&upstream, &format!("{settings}\naccess.links = true"));
+    let token_of = |name: &str, role: &str| {
+        let mut claims = login.claims(name, 3_600);
+        claims["role"] = json!(role);
+        login.bearer(&gate, &claims).replace("Bearer ", "")
+    };
+    let admin = token_of("root", "admin");
     let body = json!({"amount": "0.006", "for": "demo", "until": day(1)}).to_string();
     let made = buy(&gate, &admin, "/bff/links", &body);
     assert_eq!(made.status, 201, "{}", made.text());
     let token = text(&made.json()["token"]);
     assert_eq!(chat(&gate, &token).status, 200);
     assert_eq!(chat(&gate, &token).code(), "budget_exhausted");
-    assert_eq!(chat(&gate, &issuer.token("ann")).status, 200, "users are served as before");
+    assert_eq!(chat(&gate, &token_of("ann", "member")).status, 200, "users are served as before");
 
     let off = Gate::start(&upstream, "access.mode = \"members\"");
     let root = off.member_with("root", Role::Admin, SpendLimit::default());
