@@ -19,6 +19,7 @@ pub(super) async fn list(cx: HandlerContext) -> HandlerResult {
 }
 
 pub(super) async fn add(cx: HandlerContext) -> HandlerResult {
+    cx.handlers.access.links()?;
     let wanted = validate::new_link(&cx.call.body, clock::today(), &cx.names_on_sale())?;
     let (link, token) = cx.handlers.people.add_link(&cx.call.caller, wanted).await?;
     let url = format!("{}/#t={}", page_address(&cx), &*token);

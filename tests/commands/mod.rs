@@ -7,6 +7,7 @@ mod check;
 pub(crate) mod fixture;
 mod group;
 pub(crate) mod lists;
+mod link;
 mod member;
 mod online;
 mod purchase;
