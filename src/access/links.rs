@@ -13,8 +13,9 @@ use zeroize::Zeroizing;
 
 use super::cached_list::{CachedList, Listed};
 use super::token::{self, Secret};
-use super::{Denied, Session};
+use super::{Authenticator, Credentials, Denied, Session};
 use crate::clock;
+use crate::gate::problem::{INVALID_CREDENTIALS, NOT_FOUND, Problem};
 use crate::gateway::contract::member::LINK_PREFIX;
 use crate::ledger::{Caller, Digest, Link, LinkEnd, SpendLimit, Store, Unavailable};
 
@@ -24,6 +25,7 @@ const ID: usize = 8;
 const NUMBER: usize = 4;
 /// A program's token. Those of browsers count from 1.
 const PROGRAM: u32 = 0;
+const UNKNOWN: Denied = Denied::Invalid("no link has this token");
 
 pub struct LinkCache {
     key: Zeroizing<[u8; 32]>,
@@ -82,16 +84,23 @@ impl LinkCache {
     /// Returns the caller of a link's token, or of the cookie that it was exchanged for.
     pub(super) async fn session(
         &self,
-        text: &str,
+        credentials: Credentials<'_>,
         admit: impl FnOnce() -> Result<(), Denied>,
     ) -> Result<(Caller, Session), Denied> {
+        let (text, is_cookie) = match credentials {
+            Credentials::Cookie(text) => (text, true),
+            Credentials::Token(text) => (text, false),
+            Credentials::Missing | Credentials::User(_) | Credentials::Malformed => {
+                return Err(UNKNOWN);
+            }
+        };
         let (parts, entry) = self.find(text, admit).await?;
         let Link { uses, opened, .. } = entry.link;
-        if parts.number == PROGRAM && uses.is_some() {
-            return Err(Denied::Ended("this link works in browsers only: open it there"));
+        if is_cookie == (parts.number == PROGRAM) || parts.number > opened {
+            return Err(UNKNOWN);
         }
-        if parts.number > opened {
-            return Err(Denied::Forged);
+        if !is_cookie && uses.is_some() {
+            return Err(Denied::Ended("this link works in browsers only: open it there"));
         }
         Ok(entry.session())
     }
@@ -105,7 +114,7 @@ impl LinkCache {
     ) -> Result<OpenedLink, Denied> {
         let (parts, entry) = self.find(token, admit).await?;
         if parts.number != PROGRAM {
-            return Err(Denied::Forged);
+            return Err(UNKNOWN);
         }
         let Entry { link, .. } = &entry;
         let lifetime = link.expires_at.saturating_sub(clock::wall()).min(MAX_COOKIE_LIFETIME);
@@ -135,22 +144,21 @@ impl LinkCache {
         text: &str,
         admit: impl FnOnce() -> Result<(), Denied>,
     ) -> Result<(Parts, Entry), Denied> {
-        let parts = Parts::read(text).ok_or(Denied::Invalid("no link has this token"))?;
+        let parts = Parts::read(text).ok_or(UNKNOWN)?;
         let found = self.known(&parts)?;
         let found = match found {
             Some(entry) if parts.number <= entry.link.opened => entry,
             Some(_) | None => {
                 admit()?;
                 self.cached.refresh_since(clock::now()).await;
-                self.known(&parts)?.ok_or(Denied::Invalid("no link has this token"))?
+                self.known(&parts)?.ok_or(UNKNOWN)?
             }
         };
-        let store = &self.cached.store;
-        match found.link.end(store.now(), &store.name()) {
+        match found.link.end(self.cached.store.now()) {
             None => Ok((parts, found)),
             Some(LinkEnd::Revoked) => Err(Denied::Ended("this link has been revoked")),
             Some(LinkEnd::Expired) => Err(Denied::Ended("this link has expired")),
-            Some(LinkEnd::LedgerChanged) => Err(Denied::Ended(
+            Some(LinkEnd::Restored) => Err(Denied::Ended(
                 "this link ended when the server's ledger was restored; ask for another one",
             )),
         }
@@ -180,12 +188,12 @@ impl LinkCache {
     fn mac(&self, link: &Link, number: u32) -> Digest {
         let may_buy = link.may_buy.as_ref().map(ToString::to_string);
         let granted = format!(
-            "{} {number} {} {} {:?} {may_buy:?} {:?}",
+            "{} {number} {} {} {} {:?} {may_buy:?}",
             link.id,
             link.amount.as_micros(),
+            link.created_at.as_nanos(),
             link.expires_at.as_nanos(),
             link.uses,
-            link.ledger,
         );
         *blake3::keyed_hash(&self.key, granted.as_bytes()).as_bytes()
     }
@@ -235,7 +243,64 @@ pub fn new_id() -> io::Result<Arc<str>> {
     Ok(id_text(bytes))
 }
 
-/// Returns whether a text looks like a link's token or cookie.
-pub(super) fn is_link(text: &str) -> bool {
-    text.starts_with(LINK_PREFIX)
+impl Authenticator {
+    /// Opens a link in a browser, for its holder. A browser with the cookie `current` of the same link
+    /// keeps it.
+    pub async fn open_link(
+        &self,
+        token: &str,
+        current: Option<&str>,
+        address: &Caller,
+    ) -> Result<OpenedLink, Problem> {
+        let limit = || self.failures.check(address, clock::now());
+        let opened =
+            self.links()?.open(token, current, || limit().map_err(Denied::Throttled)).await;
+        opened.map_err(|denied| self.link_rejection(denied, address))
+    }
+
+    fn link_rejection(&self, denied: Denied, address: &Caller) -> Problem {
+        match denied {
+            Denied::Unavailable(_) => self.list_unavailable(),
+            Denied::Ended(reason) => {
+                Problem::new(&INVALID_CREDENTIALS).detail(reason).log_reason(reason)
+            }
+            Denied::Invalid(_) | Denied::Forged | Denied::Throttled(_) => {
+                self.rejection(denied, address)
+            }
+        }
+    }
+
+    /// Fails with 404 unless `access.links` is set.
+    pub fn links(&self) -> Result<&LinkCache, Problem> {
+        let detail = "links are available with access.links = true only";
+        self.links.as_ref().ok_or_else(|| Problem::new(&NOT_FOUND).detail(detail))
+    }
+
+    /// Returns whether a text is the token of a link, where there are links.
+    pub fn is_link(&self, text: &str) -> bool {
+        self.links_of(text).is_some()
+    }
+
+    /// Returns the links if credentials are the token or cookie of one.
+    pub(super) fn links_with(&self, credentials: Credentials<'_>) -> Option<&LinkCache> {
+        let (Credentials::Token(text) | Credentials::Cookie(text)) = credentials else {
+            return None;
+        };
+        self.links_of(text)
+    }
+
+    pub(super) async fn of_link(
+        &self,
+        links: &LinkCache,
+        credentials: Credentials<'_>,
+        address: &Caller,
+    ) -> Result<(Caller, Session), Problem> {
+        let limit = || self.failures.check(address, clock::now());
+        let found = links.session(credentials, || limit().map_err(Denied::Throttled)).await;
+        found.map_err(|denied| self.link_rejection(denied, address))
+    }
+
+    pub(super) fn links_of(&self, text: &str) -> Option<&LinkCache> {
+        self.links.as_ref().filter(|_| text.starts_with(LINK_PREFIX))
+    }
 }

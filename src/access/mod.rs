@@ -39,7 +39,6 @@ use cached_list::RETRY_AFTER;
 use failures::FailureLimiter;
 use jwt::{JwtVerifier, SignedIn};
 use links::LinkCache;
-use links::OpenedLink;
 use member_cache::{MemberCache, MemberCount};
 use oidc::{LoginCallback, LoginStart, OidcLogin};
 use subject_cache::SubjectCache;
@@ -191,12 +190,8 @@ impl Authenticator {
         credentials: Credentials<'_>,
         address: Caller,
     ) -> Result<(Caller, Session), Problem> {
-        if let Credentials::Token(text) | Credentials::Cookie(text) = credentials
-            && let Some(links) = self.links_of(text)
-        {
-            let limit = || self.failures.check(&address, clock::now());
-            let found = links.session(text, || limit().map_err(Denied::Throttled)).await;
-            return found.map_err(|denied| self.link_rejection(denied, &address));
+        if let Some(links) = self.links_with(credentials) {
+            return self.of_link(links, credentials, &address).await;
         }
         let result = match (&self.mode, credentials) {
             (AuthMode::Host, Credentials::User(user)) => {
@@ -257,47 +252,6 @@ impl Authenticator {
         admit(&member)
             .map_err(|after| rate_limited("this member signed in too many times", after))?;
         members.log_in(token, current).await.map_err(rejected)
-    }
-
-    /// Opens a link in a browser, unless `admit` refuses. A browser with the cookie `current` of the same link
-    /// keeps it.
-    pub async fn open_link(
-        &self,
-        token: &str,
-        current: Option<&str>,
-        address: &Caller,
-    ) -> Result<OpenedLink, Problem> {
-        let limit = || self.failures.check(address, clock::now());
-        let opened =
-            self.links()?.open(token, current, || limit().map_err(Denied::Throttled)).await;
-        opened.map_err(|denied| self.link_rejection(denied, address))
-    }
-
-    fn link_rejection(&self, denied: Denied, address: &Caller) -> Problem {
-        match denied {
-            Denied::Unavailable(_) => self.list_unavailable(),
-            Denied::Ended(reason) => {
-                Problem::new(&INVALID_CREDENTIALS).detail(reason).log_reason(reason)
-            }
-            Denied::Invalid(_) | Denied::Forged | Denied::Throttled(_) => {
-                self.rejection(denied, address)
-            }
-        }
-    }
-
-    /// Fails with 404 unless `access.links` is set.
-    pub fn links(&self) -> Result<&LinkCache, Problem> {
-        let detail = "links are available with access.links = true only";
-        self.links.as_ref().ok_or_else(|| Problem::new(&NOT_FOUND).detail(detail))
-    }
-
-    /// Returns whether a text is the token of a link, where there are links.
-    pub fn is_link(&self, text: &str) -> bool {
-        self.links_of(text).is_some()
-    }
-
-    fn links_of(&self, text: &str) -> Option<&LinkCache> {
-        self.links.as_ref().filter(|_| links::is_link(text))
     }
 
     /// Begins a sign-in at the login service.

@@ -127,7 +127,7 @@ async fn create(
         created_at: ledger.now(),
         expires_at: Date::from_days(until.days() + 1).start(),
         revoked_at: None,
-        ledger: ledger.name(),
+        may_be_spent: false,
     };
     ledger.add_link(&by, &link).await?;
     let token = LinkCache::new(ledger.clone(), &secret).token(&link);

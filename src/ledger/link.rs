@@ -28,8 +28,8 @@ pub struct Link {
     pub created_at: Duration,
     pub expires_at: Duration,
     pub revoked_at: Option<Duration>,
-    /// The ledger's name at that time. A ledger with another name may have lost what was spent.
-    pub ledger: Arc<str>,
+    /// Whether the ledger was restored since, and may lack purchases that were made with it.
+    pub may_be_spent: bool,
 }
 
 /// Why a link buys nothing.
@@ -37,8 +37,8 @@ pub struct Link {
 pub enum LinkEnd {
     Revoked,
     Expired,
-    /// The ledger may lack purchases that were made with it.
-    LedgerChanged,
+    /// The ledger was restored, and may lack purchases that were made with it.
+    Restored,
 }
 
 impl LinkEnd {
@@ -46,20 +46,20 @@ impl LinkEnd {
         match self {
             Self::Revoked => "revoked",
             Self::Expired => "expired",
-            Self::LedgerChanged => "ledger_changed",
+            Self::Restored => "restored",
         }
     }
 }
 
 impl Link {
     /// Returns why the link has ended, if it has.
-    pub fn end(&self, now: Duration, ledger: &str) -> Option<LinkEnd> {
+    pub fn end(&self, now: Duration) -> Option<LinkEnd> {
         if self.revoked_at.is_some() {
             Some(LinkEnd::Revoked)
         } else if self.expires_at <= now {
             Some(LinkEnd::Expired)
         } else {
-            (*self.ledger != *ledger).then_some(LinkEnd::LedgerChanged)
+            self.may_be_spent.then_some(LinkEnd::Restored)
         }
     }
 

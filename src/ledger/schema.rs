@@ -275,8 +275,7 @@ const TABLES: &str = "
         by      {text} NOT NULL,
         created {int} NOT NULL,
         until   {int} NOT NULL,
-        revoked {int},
-        ledger  {text} NOT NULL             -- the ledger's name when it was made
+        revoked {int}
     ) {strict};
 
     CREATE TABLE groups (

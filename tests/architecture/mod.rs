@@ -36,7 +36,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("api::reports",        &["access", "account", "api::validate", "clock", "gate", "gate::problem", "gate::response", "gateway", "gateway::contract", "ledger", "purchase", "video"]),
     ("video::media",        &["access", "clock", "config", "gate::problem", "gate::response", "gateway", "ledger", "video"]),
     ("account::webhooks",   &["clock", "config", "gateway", "gateway::contract", "ledger", "metrics"]),
-    ("api::people",         &["access", "clock", "gate::problem", "gateway::contract", "ledger"]),
+    ("api::people",         &["access", "api::validate", "clock", "gate::problem", "gateway::contract", "ledger"]),
     ("api",                 &["access", "account", "api::people", "api::reports", "api::validate", "clock", "gate", "gate::problem", "gate::response", "gateway", "gateway::contract", "gateway::redact", "metrics", "purchase", "video", "video::media", "video::pictures"]),
     ("gate::pipeline",      &["access", "api", "config", "gate", "gate::problem", "gate::response", "gateway", "ledger", "metrics", "purchase", "video"]),
     ("edge",                &["clock", "config", "edge::tls", "gate", "gate::problem", "gate::response", "metrics"]),

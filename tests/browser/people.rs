@@ -154,7 +154,9 @@ fn link_for_guests_opens_the_page_and_leaves_the_address() {
     let mut other = Page::new(&gate.origin);
     other.expect_errors(&["status of 401"]);
     other.goto(&format!("{}/#{fragment}", gate.origin));
-    other.wait_for_text("The link does not open: this link has been opened in as many browsers as it allows");
+    other.wait_for_text(
+        "The link does not open: this link has been opened in as many browsers as it allows",
+    );
 }
 
 #[test]

@@ -4,7 +4,8 @@ use crate::commands::fixture::{Ended, Fixture};
 
 const MEMBERS: &[(&str, &str)] =
     &[("TOLLGATE_ACCESS__MODE", "members"), ("TOLLGATE_ACCESS__LINKS", "true")];
-const CREATE: &[&str] = &["create", "--amount", "3.00", "--for", "Trade fair", "--until", "2040-12-24"];
+const CREATE: &[&str] =
+    &["create", "--amount", "3.00", "--for", "Trade fair", "--until", "2040-12-24"];
 
 fn link(fixture: &Fixture, arguments: &[&str]) -> Ended {
     fixture.run(&[&["link"], arguments].concat(), MEMBERS)
@@ -25,7 +26,10 @@ fn link_is_made_listed_and_revoked() {
     let row: Vec<_> = table.lines().nth(1).unwrap().split_whitespace().collect();
     let id = row[0];
     assert!(made.err.contains(&format!("made link {id}, ")), "{}", made.err);
-    assert_eq!(row[1..8], ["Trade", "fair", "active", "3.000000", "0.000000", "3.000000", "2040-12-24"]);
+    assert_eq!(
+        row[1..8],
+        ["Trade", "fair", "active", "3.000000", "0.000000", "3.000000", "2040-12-24"]
+    );
     assert!(!table.contains(&token[16..]), "{table}");
     let ledger = std::fs::read(fixture.path()).unwrap();
     let holds = |part: &str| ledger.windows(part.len()).any(|bytes| bytes == part.as_bytes());

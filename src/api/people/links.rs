@@ -33,7 +33,7 @@ impl People {
             created_at: self.store.now(),
             expires_at: Date::from_days(until.days() + 1).start(),
             revoked_at: None,
-            ledger: self.store.name(),
+            may_be_spent: false,
         };
         self.store.add_link(&Actor::from(by), &link).await.map_err(unavailable)?;
         self.access.refresh().await;

@@ -31,7 +31,7 @@ pub async fn list_with_spend(store: &Store) -> Result<Vec<LinkSpend>, Unavailabl
 async fn with_spend(store: &Store, link: Link) -> Result<LinkSpend, Unavailable> {
     let caller = Caller::Link(link.id.clone()).to_string();
     let spent = store.current_spend(BudgetScope::Caller(caller)).await?.ever;
-    let state = match link.end(store.now(), &store.name()) {
+    let state = match link.end(store.now()) {
         Some(end) => end.name(),
         None if spent >= link.amount => "spent",
         None => "active",

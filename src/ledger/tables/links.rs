@@ -8,6 +8,7 @@ use super::members::bump_version;
 use crate::gateway::contract::selection::Selection;
 use crate::ledger::audit_log::{CREATE_LINK, REVOKE_LINK};
 use crate::ledger::engine::{Result, Sql, params};
+use crate::ledger::name::may_lack_purchases_since;
 use crate::ledger::writer::Durability;
 use crate::ledger::{Actor, Caller, Link, Store, Unavailable};
 
@@ -22,14 +23,25 @@ record!(Link {
     created_at: "created",
     expires_at: "until",
     revoked_at: "revoked",
-    ledger: "ledger",
+    // Set by what the name of the ledger says.
+    may_be_spent: "0",
 });
 
 impl Store {
     /// Returns all links, the latest first.
     pub async fn links(&self) -> Result<Vec<Link>, Unavailable> {
         let all = select::<Link>("FROM links ORDER BY number DESC");
-        let find = move |ledger: &Ledger| ledger.db.all(&all, (), read);
+        let find = move |ledger: &Ledger| {
+            let shared = ledger.db.dialect().is_shared();
+            let name = if shared { "SELECT name FROM ledger" } else { "SELECT name FROM identity" };
+            let name: Option<Arc<str>> = ledger.db.first(name, (), read)?;
+            let may_lack =
+                |since| name.as_ref().is_some_and(|it| may_lack_purchases_since(it, since));
+            ledger.db.all(&all, (), |row| {
+                let link: Link = read(row)?;
+                Ok(Link { may_be_spent: may_lack(link.created_at), ..link })
+            })
+        };
         self.execute("links", Durability::Buffered, find).await
     }
 
@@ -51,7 +63,6 @@ impl Store {
                     created: link.created_at,
                     until: link.expires_at,
                     revoked: link.revoked_at,
-                    ledger: link.ledger,
                 }
             )?;
             bump_version(&*ledger.db)
