@@ -23,7 +23,8 @@ const TEXT = {
   reload: 'Reload the page',
   noPrices: (why) => `Could not load the price list. ${why}.`,
   signInFirst: 'You are not signed in. Sign in to this site, then reload the page.',
-  signedInAlready: 'You are signed in already. To use the invite link, sign out first.',
+  signedInAlready: 'You are signed in already. To use the link, sign out first.',
+  notOpened: (why) => `The link does not open: ${why}.`,
   signedOut: 'You were signed out. Sign in again; your drafts are still here.',
   noView: 'Could not load this part of the page. The service may have been updated.',
   noSignIn: 'Could not load the sign-in form.',
@@ -47,21 +48,33 @@ const TEXT = {
 const service = document.title;
 const reload = () => button(TEXT.reload, () => location.reload());
 
-const INVITE = /^#sign-in\?token=(tg_[\w-]+)$/;
+const INVITE = /^#(?:sign-in\?token=(tg_[\w-]+)|t=(tgl_[\w-]+))$/;
 
-let invite, catalog = null, me = null, owner = null, signingIn = null, focusNext = null, running = 0;
+let invite, link, notOpened, catalog = null, me = null, owner = null, signingIn = null, focusNext = null, running = 0;
 /** Tells the other tabs who has signed in here; '' if nobody is. */
 const people = new BroadcastChannel('tollgate people');
 
-/** Takes the token of an invite link out of the address, whose fragment no server sees. */
-function takeInvite() {
-  const [, token] = INVITE.exec(location.hash) ?? [];
-  if (token) history.replaceState(null, '', location.pathname + location.search);
-  return token;
+/** Takes the token of an invite, or of a link, out of the address, whose fragment no server sees. */
+function takeToken() {
+  [, invite, link] = INVITE.exec(location.hash) ?? [];
+  if (invite || link) history.replaceState(null, '', location.pathname + location.search);
+}
+
+/** Asks who is signed in. If nobody is, a link signs its holder in. */
+async function askMe() {
+  const me = await read('/bff/me').catch((problem) => problem);
+  if (!link || me.caller) return me;
+  try {
+    await post('/bff/login', { token: link });
+  } catch (problem) {
+    notOpened = problem.detail ? TEXT.notOpened(problem.detail) : problem.message;
+  }
+  link = null;
+  return read('/bff/me').catch((problem) => problem);
 }
 
 async function start() {
-  invite = takeInvite();
+  takeToken();
   followTheme();
   followDrawer();
   followPurse();
@@ -74,7 +87,9 @@ async function start() {
   byId('title').textContent = service;
   addLinks();
   showLinks();
-  const asked = read('/bff/me').catch((problem) => problem);
+  const asked = askMe();
+  // What a link may buy depends on the link.
+  if (link) await asked;
   try {
     catalog = await read('/bff/catalog');
   } catch (problem) {
@@ -98,7 +113,7 @@ async function start() {
   void showSpent();
   void showRunning();
   addEventListener('hashchange', () => (INVITE.test(location.hash) ? location.reload() : show(true)));
-  if (invite && me) notice(TEXT.signedInAlready);
+  if ((invite || link) && me) notice(TEXT.signedInAlready);
   await show(false);
   if (viewed() !== first()) void begin(first());
   whenChanged((shelf) => shelf === 'purchases' && soonShowLeft());
@@ -115,7 +130,7 @@ async function start() {
 
 /** Takes in an answer of `GET /bff/me`. */
 async function takeCaller(answer) {
-  if (answer.status === 401) return signIn();
+  if (answer.status === 401) return signIn(notOpened);
   if (answer.caller) me = answer;
 }
 
@@ -252,7 +267,7 @@ function showPerson() {
   byId('person-name').textContent = byId('person-name').title = name ?? TEXT.menu();
   byId('menu-open').classList.toggle('unnamed', !name);
   byId('menu-open').ariaLabel = TEXT.menu(name);
-  byId('sign-out').hidden = kind !== 'member' && !catalog.login;
+  byId('sign-out').hidden = !['member', 'link'].includes(kind) && !catalog.login;
   byId('sign-out').onclick = signOut;
   byId('tokens').hidden = !catalog.login;
   byId('tokens').onclick = showTokens;

@@ -123,7 +123,7 @@ pub(super) async fn settle_purchase(cx: HandlerContext) -> HandlerResult {
 
 impl HandlerContext {
     /// Returns the part of the path that the `*` of the route stands for.
-    fn path_name(&self) -> &str {
+    pub(super) fn path_name(&self) -> &str {
         self.call.route.segment(self.call.head.uri.path())
     }
 
@@ -133,7 +133,7 @@ impl HandlerContext {
         name.map_err(|_| Problem::new(&NOT_FOUND))
     }
 
-    fn names_on_sale(&self) -> Vec<&str> {
+    pub(super) fn names_on_sale(&self) -> Vec<&str> {
         self.handlers.on_sale.iter().map(AsRef::as_ref).collect()
     }
 }

@@ -67,13 +67,19 @@ pub(super) async fn usage(cx: HandlerContext) -> HandlerResult {
 pub(super) async fn log_in(cx: HandlerContext) -> HandlerResult {
     let access = &cx.handlers.access;
     let call = &cx.call;
-    access.members()?;
+    if access.links().is_err() {
+        access.members()?;
+    }
     if call.transport == Transport::Plain {
         return Err(Problem::new(&FORBIDDEN).detail(login::NEEDS_HTTPS));
     }
     let login = validate::log_in(&call.body)?;
     // The new session replaces the browser's current one.
     let current = session_cookie(&cx)?;
+    if access.is_link(login.get()) {
+        let opened = access.open_link(login.get(), current, &call.caller).await?;
+        return Ok(no_content([call.transport.set_cookie(&opened.cookie, opened.lifetime)]));
+    }
     let admit = |member: &_| cx.handlers.me.limiter.take_login(member);
     let cookie = access.log_in(login.get(), current, &call.caller, admit).await?;
     Ok(no_content([call.transport.set_cookie(&cookie, LOGIN_LIFETIME)]))

@@ -5,6 +5,7 @@ mod bff;
 pub mod catalog;
 mod changes;
 pub mod endpoints;
+mod links;
 mod login;
 #[cfg(feature = "mcp")]
 pub mod mcp;

@@ -247,7 +247,8 @@ mod tests {
     async fn member_refresh_is_for_this_machine_and_not_for_pages() {
         let gateway =
             service_fn(|_: GatewayRequest| async { Err::<GatewayReply, _>(Error::Draining) });
-        let access = Arc::new(Authenticator::new(crate::access::AuthMode::Open, Arc::default()));
+        let access =
+            Arc::new(Authenticator::new(crate::access::AuthMode::Open, None, Arc::default()));
         let admin = Ops {
             access: Some(access),
             summary: Some(summary(gateway)),

@@ -12,6 +12,7 @@ use tracing::{error, info};
 
 use super::SharedState;
 use crate::access::jwt::JwtVerifier;
+use crate::access::links::LinkCache;
 use crate::access::member_cache::MemberCache;
 use crate::access::quote::QuoteSigner;
 use crate::access::token::Secret;
@@ -104,10 +105,12 @@ fn shared_state(
     let signer = |secret: &Secret| Arc::new(QuoteSigner::new(secret, move || ledger.name()));
     let quotes = secret.as_ref().filter(|_| settings.mcp.enabled).map(signer);
     let fingerprint = secret.as_ref().map(|secret| secret.fingerprint);
+    let links = secret.as_ref().filter(|_| settings.access.links);
+    let links = links.map(|secret| LinkCache::new(store.clone(), secret));
     let mode = auth_mode(settings, &store, secret)?;
     Ok(SharedState {
         webhooks: Webhooks::new(settings, store.clone(), Arc::clone(&metrics)),
-        access: Arc::new(Authenticator::new(mode, Arc::clone(&metrics))),
+        access: Arc::new(Authenticator::new(mode, links, Arc::clone(&metrics))),
         redactor: Redactor::new(Arc::clone(&metrics)),
         refusal_log: Arc::new(RefusalLog::new(Arc::clone(&metrics))),
         metrics,

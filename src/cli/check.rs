@@ -162,16 +162,20 @@ async fn check_ledger(settings: &Settings) -> Result<(), String> {
 }
 
 /// Returns where the login service sends users back to.
-fn redirect_uri(Settings { server, access, .. }: &Settings) -> Option<(&'static str, String)> {
-    let AccessMode::Oidc(_) = access.mode else { return None };
+fn redirect_uri(settings: &Settings) -> Option<(&'static str, String)> {
+    let AccessMode::Oidc(_) = settings.access.mode else { return None };
+    let address = own_address(settings);
+    Some(("login", format!("register the redirect URI {address}/bff/login/callback")))
+}
+
+/// Returns the address of the page, as far as the settings name it.
+pub(super) fn own_address(Settings { server, .. }: &Settings) -> String {
     let scheme = if server.tls.is_some() { "https" } else { "http" };
     let own = || {
         let address = server.addresses().first().map(ToString::to_string).unwrap_or_default();
         format!("{scheme}://{address}")
     };
-    let base = server.public_url.clone().unwrap_or_else(own);
-    let prefix = &server.prefix;
-    Some(("login", format!("register the redirect URI {base}{prefix}/bff/login/callback")))
+    server.public_url.clone().unwrap_or_else(own) + &server.prefix
 }
 
 /// Describes the gateway by its host alone, because a path may hold more than a terminal should.

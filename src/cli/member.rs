@@ -130,7 +130,7 @@ impl ValueEnum for Role {
     }
 }
 
-fn selection(text: &str) -> Result<Selection, &'static str> {
+pub(super) fn selection(text: &str) -> Result<Selection, &'static str> {
     let selection = Selection::parse(text);
     let is_empty = selection.names().len() == 0;
     let expected = "expected chat, video, other or ids of models, separated by commas";
@@ -393,7 +393,7 @@ fn check_name(name: &str, found: Option<&Member>, is_new: bool) -> Result<(), Co
 
 /// Returns the secret for new tokens, and a warning if it invalidates other tokens. A secret file
 /// that this creates stays if the change fails, because another command may use it by then.
-async fn token_secret(
+pub(super) async fn token_secret(
     settings: &Settings,
     ledger: &Store,
     members: &[Member],

@@ -6,6 +6,7 @@ mod check;
 mod group;
 mod job;
 mod ledger;
+mod link;
 mod man;
 mod member;
 mod member_list;
@@ -37,6 +38,7 @@ use serde::Serialize;
 
 use group::GroupCommand;
 pub use job::JobCommand;
+use link::LinkCommand;
 use member::MemberCommand;
 pub use purchase::PurchaseCommand;
 pub use serve::{Adopt, serve};
@@ -96,6 +98,11 @@ pub enum Command {
     Group {
         #[command(subcommand)]
         change: GroupCommand,
+    },
+    /// Make, list and revoke links for guests, each worth an amount
+    Link {
+        #[command(subcommand)]
+        change: LinkCommand,
     },
     /// List who changed members, groups and budgets, the earliest first
     Audit {
@@ -294,6 +301,7 @@ impl Cli {
             }
             Command::Member { change } => member::member(settings, change, out, err).await,
             Command::Group { change } => group::group(settings, change, out, err).await,
+            Command::Link { change } => link::link(settings, change, out, err).await,
             Command::Audit { since, format } => audit::audit(settings, (since, format), out).await,
             Command::Usage { since, until, by, format } => {
                 usage::usage(settings, (since, until), (&by, format), out).await

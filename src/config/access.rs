@@ -16,6 +16,8 @@ pub struct AccessConfig {
     pub allowed_origins: Vec<String>,
     /// For callers without a rule of their own.
     pub may_buy: Selection,
+    /// Whether guests can buy with links.
+    pub links: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -88,5 +90,6 @@ pub(super) fn access(
         ("host", ..) => AccessMode::Host,
         _ => AccessMode::Open,
     };
-    AccessConfig { mode, allowed_origins, may_buy: may_buy(section, catalog, passthrough) }
+    let links = section.flag("links");
+    AccessConfig { mode, allowed_origins, may_buy: may_buy(section, catalog, passthrough), links }
 }

@@ -75,6 +75,7 @@ const SETTINGS: &[Setting] = &[
     row!(Applies "gateway.chat_fields" = gateway.chat_fields),
     row!(Applies "gateway.passthrough" = gateway.passthrough),
     row!(Refused "access.mode" by mode),
+    row!(Refused "access.links" = access.links),
     row!(Refused "access.jwt" by jwt),
     row!(Refused "access.oidc" by oidc),
     row!(Applies "access.allowed_origins" = access.allowed_origins),

@@ -223,7 +223,7 @@ impl Settings {
 
     /// Returns whether tokens, cookies or agents' quotes depend on the secret.
     pub const fn needs_secret(&self) -> bool {
-        self.access.mode.has_tokens() || self.mcp.enabled
+        self.access.mode.has_tokens() || self.mcp.enabled || self.access.links
     }
 
     /// Returns the issuer whose users call, in the modes `jwt` and `oidc`.

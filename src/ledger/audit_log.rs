@@ -69,6 +69,8 @@ pub(super) const REVOKE_SUBJECT: &str = "subject.revoke";
 /// A user made, or revoked, a token for programs.
 pub(super) const ADD_TOKEN: &str = "token.add";
 pub(super) const REVOKE_TOKEN: &str = "token.revoke";
+pub(super) const CREATE_LINK: &str = "link.create";
+pub(super) const REVOKE_LINK: &str = "link.revoke";
 /// A limit was raised for a time; without a value, all that raised it was ended.
 pub(super) const RAISE_MEMBER: &str = "member.extra";
 /// A purchase whose outcome was unknown was settled by hand.

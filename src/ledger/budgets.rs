@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::Unavailable;
 use super::model::named_enum;
+use super::{Caller, Unavailable};
 use crate::clock::Date;
 use crate::gateway::contract::member::LimitChange;
 use crate::gateway::contract::money::{Period, SpendLimit, Thresholds, Usd};
@@ -23,9 +23,11 @@ pub struct Budgets {
 }
 
 impl Budgets {
-    /// Returns the stricter of each caller budget.
-    pub fn intersect(self, own: SpendLimit) -> Self {
-        Self { caller: self.caller.stricter(own), ..self }
+    /// Returns the budgets of a caller: the stricter of each limit. A link is worth its own amount.
+    pub fn of(self, caller: &Caller, own: SpendLimit) -> Self {
+        let is_link = matches!(caller, Caller::Link(_));
+        let caller = if is_link { own } else { self.caller.stricter(own) };
+        Self { caller, ..self }
     }
 }
 

@@ -19,19 +19,22 @@ pub enum Caller {
     Member(Arc<str>),
     /// A user of the web app's own login, by the `sub` of its JWT.
     Subject(Arc<str>),
+    /// The holders of a link, by its id.
+    Link(Arc<str>),
 }
 
 const MEMBER: &str = "member:";
 const SUBJECT: &str = "subject:";
+const LINK: &str = "link:";
 
 impl Caller {
     pub fn is_authenticated(written: &str) -> bool {
-        written.starts_with(MEMBER) || written.starts_with(SUBJECT)
+        [MEMBER, SUBJECT, LINK].iter().any(|kind| written.starts_with(kind))
     }
 
-    /// Returns whether it is a person or a program with a name, and not an address.
+    /// Returns whether it is a person or a program with a name, and not an address or a link.
     pub fn is_known(&self) -> bool {
-        !matches!(self, Self::Address(_))
+        matches!(self, Self::Member(_) | Self::Subject(_))
     }
 
     /// Returns the address's network of the given prefix length (for IPv4, for IPv6).
@@ -45,7 +48,7 @@ impl Caller {
                 let mask = u128::MAX.checked_shl(u128::BITS - bits.1).unwrap_or(0);
                 Some(Ipv6Addr::from_bits(address.to_bits() & mask).into())
             }
-            Self::Member(_) | Self::Subject(_) => None,
+            Self::Member(_) | Self::Subject(_) | Self::Link(_) => None,
         }
     }
 
@@ -59,7 +62,7 @@ impl Caller {
     pub fn namespace<'a>(&self, name: &'a str) -> &'a str {
         match self {
             Self::Address(_) => "open",
-            Self::Member(_) | Self::Subject(_) => name,
+            Self::Member(_) | Self::Subject(_) | Self::Link(_) => name,
         }
     }
 
@@ -89,6 +92,7 @@ impl fmt::Display for Caller {
             Self::Address(IpAddr::V6(network)) => write!(f, "{network}/64"),
             Self::Member(name) => write!(f, "{MEMBER}{name}"),
             Self::Subject(subject) => write!(f, "{SUBJECT}{subject}"),
+            Self::Link(id) => write!(f, "{LINK}{id}"),
         }
     }
 }
@@ -224,6 +228,7 @@ mod tests {
             (Caller::Address(v6), false),
             (Caller::Member("ann".into()), true),
             (Caller::Subject("ann".into()), true),
+            (Caller::Link("0123456789abcdef".into()), true),
         ] {
             assert_eq!(Caller::is_authenticated(&caller.to_string()), has, "{caller}");
         }

@@ -20,6 +20,7 @@ pub mod copy;
 mod engine;
 mod handle;
 mod job;
+mod link;
 mod member;
 mod model;
 mod name;
@@ -46,6 +47,7 @@ pub use budgets::{
 };
 pub use handle::{HookFuture, Store, StoreHook, StoreOp};
 pub use job::{Job, JobNews, JobState, KeyId, PolledJobs, StatusUpdate};
+pub use link::{Link, LinkEnd};
 pub use member::{
     Caller, LoginSession, Member, MemberChange, MemberError, SecretRecord, VERSION_POLL_INTERVAL,
 };

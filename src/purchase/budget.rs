@@ -322,7 +322,7 @@ pub(super) fn reservation(purchase: &PurchaseRequest, terms: &PurchaseTerms) -> 
     };
     let is_lookup = purchase.replay_or.as_ref().is_some_and(|or| or.kind() == &PURCHASE_NOT_FOUND);
     let session = &purchase.session;
-    let mut budgets = terms.limits.intersect(session.own_budget);
+    let mut budgets = terms.limits.of(&purchase.caller, session.own_budget);
     budgets.token = session.token.as_ref().map_or(SpendLimit::NONE, |token| token.budget);
     Reservation {
         id: purchase.id,

@@ -39,7 +39,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("account",             &["clock", "config", "edge::tls", "gate::problem", "gateway", "gateway::contract", "ledger", "metrics"]),
     ("api::reports",        &["access", "account", "api::validate", "clock", "gate", "gate::problem", "gate::response", "gateway", "gateway::contract", "ledger", "purchase", "video"]),
     ("video::media",        &["access", "gate::problem", "gate::response", "gateway", "ledger", "video"]),
-    ("api::people",         &["access", "clock", "gate::problem", "gateway::contract", "ledger"]),
+    ("api::people",         &["access", "api::validate", "clock", "gate::problem", "gateway::contract", "ledger"]),
     ("api",                 &["access", "api::people", "api::reports", "api::validate", "clock", "gate", "gate::problem", "gate::response", "gateway", "gateway::contract", "gateway::redact", "purchase", "video", "video::media", "video::pictures"]),
     ("api::ops",            &["access", "account", "api", "api::reports", "clock", "gate::problem", "gate::response", "gateway", "gateway::contract", "ledger", "metrics"]),
     ("gate::pipeline",      &["api", "gate", "gate::response", "gateway"]),

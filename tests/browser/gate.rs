@@ -74,7 +74,12 @@ impl Gate {
 
     /// Runs a command beside it, and returns what that prints for programs.
     pub(crate) fn run(&self, words: &[&str]) -> String {
-        let ran = run(self.folder.path(), words, &[SETTINGS, MEMBERS].concat());
+        self.run_with(words, &[])
+    }
+
+    /// The same with further settings, as variables.
+    pub(crate) fn run_with(&self, words: &[&str], settings: &[(&str, &str)]) -> String {
+        let ran = run(self.folder.path(), words, &[SETTINGS, MEMBERS, settings].concat());
         assert_eq!(ran.code, Some(0), "{words:?}: {}", ran.stderr);
         ran.stdout.trim().to_owned()
     }

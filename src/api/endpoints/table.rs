@@ -3,7 +3,7 @@
 use http::Method;
 
 use super::{Endpoint, PAID, READ, SHARED};
-use crate::api::{admin, bff, login, passthrough, pictures, tokens};
+use crate::api::{admin, bff, links, login, passthrough, pictures, tokens};
 use crate::gate::route::{Auth, BodyKind, Class, CrossOrigin, DEFAULT_ROUTE, Route};
 
 const SIGN_IN: Route = Route { method: Method::POST, signs_in: true, ..DEFAULT_ROUTE };
@@ -70,6 +70,9 @@ pub(super) static ENDPOINTS: &[Endpoint] = endpoints! {
     Route { path: GROUPS, ..CHANGE } => admin::add_group;
     Route { method: Method::PATCH, path: GROUP, ..CHANGE } => admin::update_group;
     Route { method: Method::DELETE, path: GROUP, ..ADMIN } => admin::remove_group;
+    Route { path: links::LINKS, ..ADMIN } => links::list;
+    Route { path: links::LINKS, ..CHANGE } => links::add;
+    Route { method: Method::DELETE, path: links::LINK, ..ADMIN } => links::revoke;
     Route { path: "/bff/budget-requests", auth: Auth::Caller, ..CHANGE } => admin::ask_for_budget;
     Route { path: "/bff/admin/budget-requests", ..ADMIN } => admin::budget_requests;
     Route { path: REQUEST, ..CHANGE } => admin::answer_budget_request;

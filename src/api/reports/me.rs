@@ -98,7 +98,7 @@ impl MeReport {
     }
 
     async fn rows(&self, caller: &Caller, session: &Session) -> Result<Vec<BudgetRow>, Problem> {
-        let Budgets { total, caller: own, .. } = self.budgets.intersect(session.own_budget);
+        let Budgets { total, caller: own, .. } = self.budgets.of(caller, session.own_budget);
         let group = session.group.as_ref().map(|name| BudgetScope::Group(name.to_string()));
         let token = session.token.as_ref();
         let token = token.map(|token| (BudgetScope::Token(token.id.to_string()), token.budget));
@@ -203,5 +203,6 @@ fn caller_body(caller: &Caller, role: Role) -> Value {
         Caller::Subject(name) => {
             json!({"kind": "subject", "name": &**name, "role": role.name()})
         }
+        Caller::Link(id) => json!({"kind": "link", "name": &**id, "role": role.name()}),
     }
 }

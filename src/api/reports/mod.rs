@@ -4,6 +4,7 @@ pub mod audit;
 pub mod billing;
 pub mod groups;
 pub mod jobs;
+pub mod links;
 pub mod me;
 pub mod members;
 pub mod queue;

@@ -12,7 +12,7 @@ use crate::gateway::contract::member::parse_amount;
 use crate::gateway::contract::money::Usd;
 
 const MAX_REASON: usize = 500;
-const AMOUNT: &str = "dollars as text, such as \"5.00\"";
+pub(super) const AMOUNT: &str = "dollars as text, such as \"5.00\"";
 const OUTCOMES: &str = "\"charged\" or \"released\"";
 const GRANT: &str = "dollars as text, such as \"5.00\"; or send {\"decline\": true}";
 
@@ -56,7 +56,7 @@ pub fn budget_request(payload: &[u8]) -> Result<(Usd, String), Problem> {
     faults.unknown_fields(&body.unknown, RequestBody::KEYS, &"");
     let amount = sum(&mut faults, ("/amount", AMOUNT), body.amount);
     let reason = present(&mut faults, "/reason", body.reason).unwrap_or_default();
-    checked(&mut faults, "/reason", check_reason(&reason));
+    checked(&mut faults, "/reason", check_line(&reason, MAX_REASON));
     Ok((faults.accept(amount)?, reason.into_owned()))
 }
 
@@ -117,7 +117,7 @@ fn raise(faults: Faults, amount: Option<Usd>, until: Option<Date>) -> Result<Rai
     faults.accept(raise)
 }
 
-fn required<'a>(
+pub(super) fn required<'a>(
     faults: &mut Faults,
     (pointer, purpose): (&str, &str),
     field: Text<'a>,
@@ -126,7 +126,7 @@ fn required<'a>(
     field.into_value()
 }
 
-fn sum(faults: &mut Faults, of: (&str, &str), field: Text<'_>) -> Option<Usd> {
+pub(super) fn sum(faults: &mut Faults, of: (&str, &str), field: Text<'_>) -> Option<Usd> {
     let text = required(faults, of, field)?;
     let amount = parse_amount(&text).and_then(|amount| {
         let expected = || "expected more than 0".to_owned();
@@ -135,7 +135,7 @@ fn sum(faults: &mut Faults, of: (&str, &str), field: Text<'_>) -> Option<Usd> {
     checked(faults, of.0, amount)
 }
 
-fn day(faults: &mut Faults, field: Text<'_>, today: Date) -> Option<Date> {
+pub(super) fn day(faults: &mut Faults, field: Text<'_>, today: Date) -> Option<Date> {
     let purpose = "the last day, a UTC date such as 2026-11-30";
     let text = required(faults, ("/until", purpose), field)?;
     let date = text.parse().ok().filter(|date: &Date| date.days() >= today.days());
@@ -143,12 +143,13 @@ fn day(faults: &mut Faults, field: Text<'_>, today: Date) -> Option<Date> {
     checked(faults, "/until", date.ok_or(expected))
 }
 
-fn check_reason(reason: &str) -> Result<(), String> {
-    if reason.chars().count() > MAX_REASON {
-        return Err(format!("expected at most {MAX_REASON} characters"));
+/// Accepts a line of text, and none.
+pub(super) fn check_line(text: &str, max: usize) -> Result<(), String> {
+    if text.chars().count() > max {
+        return Err(format!("expected at most {max} characters"));
     }
-    let is_blank = !reason.is_empty() && blank(reason).is_some();
-    if is_blank || reason.chars().any(char::is_control) {
+    let is_blank = !text.is_empty() && blank(text).is_some();
+    if is_blank || text.chars().any(char::is_control) {
         return Err("expected one line of text".to_owned());
     }
     Ok(())

@@ -127,7 +127,11 @@ fn limits(body: BudgetBody<'_>, faults: &mut Faults) -> LimitChange {
     }))
 }
 
-fn selection(Names(names): Names<'_>, sold: &[&str], faults: &mut Faults) -> Option<Selection> {
+pub(super) fn selection(
+    Names(names): Names<'_>,
+    sold: &[&str],
+    faults: &mut Faults,
+) -> Option<Selection> {
     if names.is_empty() {
         let detail =
             "expected at least one name; null lets the member buy what access.may_buy says";
@@ -157,7 +161,7 @@ pub(super) fn present<'de, T: FromValue<'de>>(
 }
 
 /// Does the same, but `null` is a value.
-fn nullable<'de, T: FromValue<'de>>(
+pub(super) fn nullable<'de, T: FromValue<'de>>(
     faults: &mut Faults,
     pointer: &str,
     field: Field<T>,
@@ -231,7 +235,7 @@ impl<'de> FromObject<'de> for BudgetBody<'de> {
     }
 }
 
-struct Names<'a>(Vec<Field<Cow<'a, str>>>);
+pub(super) struct Names<'a>(Vec<Field<Cow<'a, str>>>);
 
 impl<'de> FromValue<'de> for Names<'de> {
     const EXPECTED: &'static str = "a list of names";

@@ -9,6 +9,7 @@ mod budget;
 mod chat;
 mod image_url;
 mod json;
+mod link;
 mod may_buy;
 #[cfg(feature = "mcp")]
 pub mod mcp;
@@ -30,6 +31,7 @@ use zeroize::Zeroizing;
 pub use budget::{Raise, budget_answer, budget_request, extra, purchase_outcome};
 pub use chat::{ChatRules, chat};
 pub use image_url::image_url;
+pub use link::{WantedLink, check_label, new_link};
 pub use may_buy::{may_buy, on_sale};
 pub use member::{group_budget, member_terms, new_group, new_member};
 pub use own_token::{WantedToken, own_token};

@@ -7,6 +7,7 @@ use super::selection::Selection;
 use super::wire::KEY_PREFIX;
 
 pub const TOKEN_PREFIX: &str = "tg_";
+pub const LINK_PREFIX: &str = "tgl_";
 
 const MAX_NAME_LEN: usize = 64;
 const MAX_BUDGET: Usd = Usd::dollars(1_000_000_000);
@@ -50,7 +51,7 @@ pub fn is_member_name(text: &str) -> bool {
 
 /// Reads the name of a member or group. Rejects tokens and keys, which must not be shown.
 pub fn parse_name(text: &str) -> Result<Arc<str>, &'static str> {
-    if text.starts_with(TOKEN_PREFIX) || text.starts_with(KEY_PREFIX) {
+    if [TOKEN_PREFIX, LINK_PREFIX, KEY_PREFIX].iter().any(|prefix| text.starts_with(prefix)) {
         return Err("expected a name, not a token or a key");
     }
     is_member_name(text)
@@ -123,7 +124,7 @@ mod tests {
 
     #[test]
     fn token_or_key_is_no_name() {
-        for secret in ["tg_0", "svc_sk_0"] {
+        for secret in ["tg_0", "tgl_0", "svc_sk_0"] {
             assert!(is_member_name(secret) && parse_name(secret).is_err(), "{secret}");
         }
         assert_eq!(parse_name("ann").as_deref(), Ok("ann"));
