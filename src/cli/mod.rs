@@ -12,6 +12,7 @@ mod log;
 mod man;
 mod member;
 mod member_list;
+mod member_terms;
 mod notify;
 mod online;
 mod process;

@@ -2,7 +2,7 @@
 
 use super::{People, invalid, unavailable};
 use crate::gate::problem::{NOT_FOUND, Problem};
-use crate::gateway::contract::member::LimitChange;
+use crate::gateway::contract::terms::LimitChange;
 use crate::ledger::{Actor, Caller, GroupChange, GroupError, SpendLimit};
 
 impl People {

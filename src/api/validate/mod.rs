@@ -30,7 +30,7 @@ pub use budget::{Raise, budget_answer, budget_request, extra, purchase_outcome};
 pub use chat::{ChatRules, chat};
 pub use image_url::image_url;
 pub use may_buy::{may_buy, on_sale};
-pub use member::{group_budget, member_terms, new_group, new_member};
+pub use member::{group_budget, new_group, new_member, terms_change};
 pub use own_token::{WantedToken, own_token};
 pub use query::{
     MAX_JOBS, UsageDays, UsageFormat, admin_audit, admin_usage, job_ids, login_return, no_query,
