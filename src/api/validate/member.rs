@@ -1,13 +1,12 @@
 //! The bodies of requests that manage members and groups.
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde::de::{MapAccess, SeqAccess};
-use serde_json::value::RawValue;
 
-use super::json::{self, Entry, Field, FromObject, FromValue, ValueSeed};
+use super::fields::Fields;
+use super::json::{Entry, Field, FromObject, FromValue, ValueSeed};
 use super::may_buy::on_sale;
 use super::rule::{Faults, UnknownFields, not_among, quote};
 use crate::gate::problem::Problem;
@@ -22,7 +21,7 @@ const BUDGET: &str = "budget";
 /// Reads the body of `POST /bff/admin/members`. `sold` are the names that `may_buy` may have.
 pub fn new_member(payload: &[u8], sold: &[&str]) -> Result<(Arc<str>, TermsChange), Problem> {
     let known: Vec<_> = [NAME].into_iter().chain(term_names()).collect();
-    let (body, mut faults) = Body::read(payload, &known)?;
+    let (body, mut faults) = Fields::read(payload, &known)?;
     let name = new_name(&body, &mut faults)?;
     let terms = terms(&body, sold, &mut faults)?;
     finish(name.map(|name| (name, terms)), faults)
@@ -31,7 +30,7 @@ pub fn new_member(payload: &[u8], sold: &[&str]) -> Result<(Arc<str>, TermsChang
 /// Reads the body of `PATCH /bff/admin/members/NAME`: at least one change.
 pub fn terms_change(payload: &[u8], sold: &[&str]) -> Result<TermsChange, Problem> {
     let known: Vec<_> = term_names().collect();
-    let (body, mut faults) = Body::read(payload, &known)?;
+    let (body, mut faults) = Fields::read(payload, &known)?;
     let terms = terms(&body, sold, &mut faults)?;
     if faults.is_empty() && terms == TermsChange::default() {
         let detail = format!("expected at least one of {}", known.join(", "));
@@ -42,16 +41,16 @@ pub fn terms_change(payload: &[u8], sold: &[&str]) -> Result<TermsChange, Proble
 
 /// Reads the body of `POST /bff/admin/groups`.
 pub fn new_group(payload: &[u8]) -> Result<(Arc<str>, LimitChange), Problem> {
-    let (body, mut faults) = Body::read(payload, &[NAME, BUDGET])?;
+    let (body, mut faults) = Fields::read(payload, &[NAME, BUDGET])?;
     let name = new_name(&body, &mut faults)?;
-    let budget = budget(body.field(BUDGET)?, BUDGET, &mut faults);
+    let budget = budget(body.get(BUDGET)?, BUDGET, &mut faults);
     finish(name.map(|name| (name, budget)), faults)
 }
 
 /// Reads the body of `PATCH /bff/admin/groups/NAME`.
 pub fn group_budget(payload: &[u8]) -> Result<LimitChange, Problem> {
-    let (body, mut faults) = Body::read(payload, &[BUDGET])?;
-    let budget = budget(body.field(BUDGET)?, BUDGET, &mut faults);
+    let (body, mut faults) = Fields::read(payload, &[BUDGET])?;
+    let budget = budget(body.get(BUDGET)?, BUDGET, &mut faults);
     if faults.is_empty() && budget == LimitChange::default() {
         faults.push("/budget", "required", "required: the group's budget".to_owned());
     }
@@ -66,33 +65,33 @@ fn term_names() -> impl Iterator<Item = &'static str> {
     TERMS.iter().map(|term| term.name)
 }
 
-fn new_name(body: &Body<'_, '_>, faults: &mut Faults) -> Result<Option<Arc<str>>, Problem> {
-    let name: Field<Cow<'_, str>> = body.field(NAME)?;
+fn new_name(body: &Fields<'_, '_>, faults: &mut Faults) -> Result<Option<Arc<str>>, Problem> {
+    let name: Field<Cow<'_, str>> = body.get(NAME)?;
     let missing = name.missing("a name");
     missing.into_iter().for_each(|detail| faults.push("/name", "required", detail));
     let name = present(faults, "/name", name);
     Ok(name.and_then(|name| checked(faults, "/name", member::parse_name(&name))))
 }
 
-fn terms(body: &Body<'_, '_>, sold: &[&str], faults: &mut Faults) -> Result<TermsChange, Problem> {
+fn terms(body: &Fields<'_, '_>, sold: &[&str], faults: &mut Faults) -> Result<TermsChange, Problem> {
     let mut change = TermsChange::default();
     for term in TERMS {
         let (name, pointer) = (term.name, format!("/{}", term.name));
         match (term.input)(&mut change) {
             TermInput::Role(to) => {
-                let read: Option<Cow<'_, str>> = present(faults, &pointer, body.field(name)?);
+                let read: Option<Cow<'_, str>> = present(faults, &pointer, body.get(name)?);
                 *to = read.and_then(|read| role(&read, &pointer, faults));
             }
             TermInput::Name(to) => {
                 let read: Option<Option<Cow<'_, str>>> =
-                    nullable(faults, &pointer, body.field(name)?);
+                    nullable(faults, &pointer, body.get(name)?);
                 *to = read.map(|read| {
                     read.and_then(|read| checked(faults, &pointer, member::parse_name(&read)))
                 });
             }
-            TermInput::Limits(to) => *to = budget(body.field(name)?, name, faults),
+            TermInput::Limits(to) => *to = budget(body.get(name)?, name, faults),
             TermInput::Selection(to) => {
-                let read = nullable(faults, &pointer, body.field(name)?);
+                let read = nullable(faults, &pointer, body.get(name)?);
                 *to = read
                     .map(|read| read.and_then(|read| selection(read, (&pointer, sold), faults)));
             }
@@ -174,38 +173,6 @@ pub(super) fn checked<T>(
 ) -> Option<T> {
     let mut fault = |(code, detail)| faults.push(pointer, code, detail);
     read.map_err(|detail| fault(("bad_value", detail.into()))).ok()
-}
-
-/// An object with these fields, unparsed.
-struct Body<'n, 'de> {
-    payload: &'de [u8],
-    known: &'n [&'static str],
-    fields: BTreeMap<&'static str, &'de RawValue>,
-    unknown: UnknownFields<'de>,
-}
-
-impl<'n, 'de> Body<'n, 'de> {
-    fn read(payload: &'de [u8], known: &'n [&'static str]) -> Result<(Self, Faults), Problem> {
-        let unknown = UnknownFields::default();
-        let mut body = Self { payload, known, fields: BTreeMap::new(), unknown };
-        json::read_object(payload, &mut body)?;
-        let mut faults = Faults::default();
-        faults.unknown_fields(&body.unknown, known, &"");
-        Ok((body, faults))
-    }
-
-    fn field<T: FromValue<'de>>(&self, name: &str) -> Result<Field<T>, Problem> {
-        self.fields.get(name).map_or(Ok(Field::Absent), |raw| json::read_raw(self.payload, raw))
-    }
-}
-
-impl<'de> FromObject<'de> for Body<'_, 'de> {
-    fn member<A: MapAccess<'de>>(&mut self, entry: Entry<'_, 'de, A>) -> Result<(), A::Error> {
-        match self.known.iter().find(|name| **name == entry.name()) {
-            Some(name) => entry.keep_raw(name, &mut self.fields),
-            None => entry.reject(&mut self.unknown),
-        }
-    }
 }
 
 /// Amounts in the order of [`Period::ALL`].

@@ -7,6 +7,7 @@
 
 mod budget;
 mod chat;
+mod fields;
 mod image_url;
 mod json;
 mod may_buy;
