@@ -19,7 +19,6 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-pub use budget::over_budget;
 pub use waiters::Waiters;
 
 use crate::access::Session;

@@ -33,7 +33,7 @@ export class TollgateError extends Error {
   constructor(facts) {
     super(facts.detail || facts.title || facts.code);
     this.name = 'TollgateError';
-    const nothing = { status: 0, title: '', detail: '', errors: [], retryAfter: null, requestId: null, ledger: null, idempotencyKey: null };
+    const nothing = { status: 0, title: '', detail: '', errors: [], renewsAt: null, retryAfter: null, requestId: null, ledger: null, idempotencyKey: null };
     Object.assign(this, nothing, facts);
   }
 }
@@ -334,6 +334,7 @@ function refusal(response, text, { method } = {}) {
     detail: isProblem ? problem.detail ?? '' : messageIn(problem) ?? text.slice(0, 500),
     charged: isProblem ? problem.charged : isFree ? 'no' : 'unknown',
     errors: isProblem && Array.isArray(problem.errors) ? problem.errors : [],
+    renewsAt: isProblem ? problem.renews_at ?? null : null,
     retryAfter: /^\d{1,6}$/.test(after) ? Math.max(1, Number(after)) : null,
     requestId: response.headers.get('x-request-id'),
     ledger: response.headers.get('tollgate-ledger'),

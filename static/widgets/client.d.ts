@@ -31,6 +31,8 @@ export class TollgateError extends Error {
   detail: string;
   charged: Charged;
   errors: Fault[];
+  /** When the budget that refused it renews; null for one that never does. */
+  renewsAt: string | null;
   /** Seconds until a retry makes sense. */
   retryAfter: number | null;
   /** The request's id in tollgate's log. */

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 const MAY_USE: &[(&str, &[&str])] = &[
     ("gateway::contract",   &[]),
     ("clock",               &["gateway::contract"]),
-    ("gate::problem",       &["clock"]),
+    ("gate::problem",       &["clock", "gateway::contract"]),
     ("gate::response",      &["gate::problem"]),
     ("sync",                &[]),
     ("gate::log_limit",     &["clock"]),

@@ -73,7 +73,11 @@ fn new_name(body: &Fields<'_, '_>, faults: &mut Faults) -> Result<Option<Arc<str
     Ok(name.and_then(|name| checked(faults, "/name", member::parse_name(&name))))
 }
 
-fn terms(body: &Fields<'_, '_>, sold: &[&str], faults: &mut Faults) -> Result<TermsChange, Problem> {
+fn terms(
+    body: &Fields<'_, '_>,
+    sold: &[&str],
+    faults: &mut Faults,
+) -> Result<TermsChange, Problem> {
     let mut change = TermsChange::default();
     for term in TERMS {
         let (name, pointer) = (term.name, format!("/{}", term.name));

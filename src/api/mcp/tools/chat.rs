@@ -25,7 +25,8 @@ pub(super) const TOOL: Tool = Tool {
 pub(super) fn order(rules: &ChatRules) -> Value {
     let models: Vec<_> = rules.catalog.chat.iter().map(|model| &model.id).collect();
     let role = json!({ "type": "string", "enum": ROLES });
-    let message = schema::object(json!({ "role": role, "content": schema::text() }), &["role", "content"]);
+    let message =
+        schema::object(json!({ "role": role, "content": schema::text() }), &["role", "content"]);
     let mut properties = json!({
         "model": { "type": "string", "enum": models },
         "messages": { "type": "array", "minItems": 1, "items": message },

@@ -18,13 +18,9 @@ pub(super) const TOOL: Tool = Tool {
         and that quote. Follow the video with get_video.",
     service: Some(Service::Video),
     effect: Effect::Buys { is_destructive: true },
-    schema: |rules, _| {
-        schema::with_quote(order(&rules.catalog), "Without it, nothing is bought.")
-    },
+    schema: |rules, _| schema::with_quote(order(&rules.catalog), "Without it, nothing is bought."),
     run: |call| {
-        Box::pin(sell::buy(call, |order, rules| {
-            Ok(validate::video(order, &rules.catalog)?.order)
-        }))
+        Box::pin(sell::buy(call, |order, rules| Ok(validate::video(order, &rules.catalog)?.order)))
     },
 };
 

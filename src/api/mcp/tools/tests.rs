@@ -187,5 +187,8 @@ fn tools_that_buy_take_the_order_and_a_quote() {
         assert_eq!(bare, *order);
     }
     let both = (quote::TOOL.schema)(&rules, &all);
-    assert_eq!([&both["properties"]["chat"], &both["properties"]["video"]], [&orders[0], &orders[1]]);
+    assert_eq!(
+        [&both["properties"]["chat"], &both["properties"]["video"]],
+        [&orders[0], &orders[1]]
+    );
 }
