@@ -144,7 +144,8 @@ impl<'a> OrderContext<'a> {
         let purchase = PurchaseRequest::new(call.caller.clone(), self.order.clone(), dedupe_by);
         let (session, replay_or) = (call.session.clone(), self.refusal.clone());
         let (id, ledger) = (call.id.purchase(), Some(Arc::clone(&self.ledger)));
-        PurchaseRequest { id, session, ledger, replay_or, ..purchase }
+        let endpoint = call.route.path;
+        PurchaseRequest { id, session, endpoint, ledger, replay_or, ..purchase }
     }
 
     fn check_allowed(&self) -> Result<(), Problem> {
