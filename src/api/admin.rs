@@ -52,7 +52,7 @@ pub(super) async fn add_member(cx: HandlerContext) -> HandlerResult {
 }
 
 pub(super) async fn update_member(cx: HandlerContext) -> HandlerResult {
-    let terms = validate::member_terms(&cx.call.body, &cx.names_on_sale())?;
+    let terms = validate::terms_change(&cx.call.body, &cx.names_on_sale())?;
     cx.handlers.people.update_member(&cx.call.caller, cx.path_name(), terms).await?;
     Ok(response::json(StatusCode::OK, &cx.handlers.reports.member(cx.path_name()).await))
 }

@@ -131,9 +131,19 @@ impl HandlerContext {
         let id = self.call.id.purchase();
         let ledger = Some(Arc::clone(ledger));
         let attempt = self.call.attempt();
+        let endpoint = self.call.route.path;
         let is_retry = attempt.is_some_and(|attempt| attempt > 0);
         let refused_as = if is_retry { self.call.refused_as() } else { Vec::new() };
-        Ok(PurchaseRequest { id, session, attempt, refused_as, ledger, replay_or, ..purchase })
+        Ok(PurchaseRequest {
+            id,
+            session,
+            endpoint,
+            attempt,
+            refused_as,
+            ledger,
+            replay_or,
+            ..purchase
+        })
     }
 
     async fn buy(&self, order: Checked<Order>) -> Result<Receipt, Problem> {

@@ -4,7 +4,8 @@ use std::io::Write;
 
 use clap::Subcommand;
 
-use super::member::{selection, token_secret};
+use super::member::token_secret;
+use super::member_terms::selection;
 use super::{CommandError, Exit, OutputFormat, audit, check, ledger, print_list, usage};
 use crate::access::links::{LinkCache, new_id};
 use crate::api::reports::links::{LinkSpend, document, list_with_spend};

@@ -10,6 +10,7 @@ mod link;
 mod man;
 mod member;
 mod member_list;
+mod member_terms;
 mod online;
 mod purchase;
 mod reconcile;

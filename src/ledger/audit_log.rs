@@ -5,9 +5,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::budgets::{amount_text, budget_text};
-use super::{Caller, Extra, Member, Selection, SubjectToken};
+use super::{Caller, Extra, Member, SubjectToken};
 use crate::clock::Date;
+use crate::gateway::contract::terms::{TERMS, amount_text, budget_text};
 
 /// The person or program that makes a change, as the audit log names it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -79,24 +79,11 @@ pub(super) const GRANT: &str = "request.grant";
 pub(super) const DECLINE: &str = "request.decline";
 
 /// Returns the values of a member that can change, each with the act that changes it.
-pub(super) fn fields(member: &Member) -> [(&'static str, Option<String>); 5] {
-    let budget = Some(budget_text(member.own_budget)).filter(|text| !text.is_empty());
-    [
-        ("member.role", Some(member.role.name().to_owned())),
-        ("member.budget", budget),
-        ("member.group", member.group.as_deref().map(str::to_owned)),
-        ("member.may_buy", member.may_buy.as_ref().map(Selection::to_string)),
-        ("token.rotate", Some(member.prefix.to_string())),
-    ]
-}
-
-/// Describes a new member, such as `role member, budget 5.00/day`.
-pub(super) fn describe(member: &Member) -> String {
-    let texts = fields(member).into_iter().filter_map(|(act, text)| {
-        let word = act.strip_prefix("member.")?.replace('_', " ");
-        Some(format!("{word} {}", text?))
-    });
-    texts.collect::<Vec<_>>().join(", ")
+pub(super) fn fields(member: &Member) -> impl Iterator<Item = (String, Option<String>)> {
+    let terms = TERMS
+        .iter()
+        .map(|term| (format!("member.{}", term.name), (term.value)(&member.terms).shown()));
+    terms.chain([("token.rotate".to_owned(), Some(member.prefix.to_string()))])
 }
 
 /// Describes a user's token, such as `laptop (tg_abc123), through 2026-11-30, budget 5.00/day`.

@@ -6,8 +6,8 @@ use std::time::Duration;
 use super::model::named_enum;
 use super::{Caller, Unavailable};
 use crate::clock::Date;
-use crate::gateway::contract::member::LimitChange;
 use crate::gateway::contract::money::{Period, SpendLimit, Thresholds, Usd};
+use crate::gateway::contract::terms::LimitChange;
 
 /// The limits of spending per period, and from the balance. The ledger itself keeps the limits of groups,
 /// and what [raises](Extra) a caller's.
@@ -203,42 +203,4 @@ pub struct BudgetRequest {
     pub amount: Usd,
     pub reason: Arc<str>,
     pub at: Duration,
-}
-
-/// Writes limits as the ledger keeps them, such as `1.00/day 5.00/month`.
-pub(super) fn budget_text(limits: SpendLimit) -> String {
-    let rows = limits.rows();
-    let texts = rows.map(|(period, amount)| format!("{}/{}", amount_text(amount), period.name()));
-    texts.collect::<Vec<_>>().join(" ")
-}
-
-/// Reads limits of [`budget_text`]. An unreadable one must not count as none.
-pub(super) fn read_budget(text: &str) -> Option<SpendLimit> {
-    let mut limits = text.split_ascii_whitespace();
-    limits.try_fold(SpendLimit::NONE, |all, one| Some(all.or(one.parse().ok()?)))
-}
-
-/// Formats an amount such as `5.00`.
-pub(super) fn amount_text(amount: Usd) -> String {
-    amount.short().trim_start_matches('$').to_owned()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn budget_is_read_as_it_was_written() {
-        let (day, month) = (Some(Usd::mills(1_500)), Some(Usd::ZERO));
-        for budget in [
-            SpendLimit::NONE,
-            SpendLimit { day, month, ..SpendLimit::NONE },
-            SpendLimit { week: day, ever: month, ..SpendLimit::NONE },
-        ] {
-            assert_eq!(read_budget(&budget_text(budget)), Some(budget));
-        }
-        for text in ["lots", "1.00", "1.00/day lots/month"] {
-            assert_eq!(read_budget(text), None, "{text}");
-        }
-    }
 }

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::budgets::amount_text;
 use crate::clock::Date;
 use crate::gateway::contract::money::Usd;
 use crate::gateway::contract::selection::Selection;
+use crate::gateway::contract::terms::amount_text;
 
 /// The ledger has no part of a link's token: the token is made from these fields and the secret.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -7,9 +7,8 @@ use std::time::Duration;
 
 use super::{Digest, Extra, Unavailable};
 use crate::gateway::contract::decimal;
-use crate::gateway::contract::member::{MemberTerms, Role};
-use crate::gateway::contract::money::SpendLimit;
-use crate::gateway::contract::selection::Selection;
+use crate::gateway::contract::member::Role;
+use crate::gateway::contract::terms::{MemberTerms, TermsChange};
 
 /// The identity that limits, budgets, idempotency keys and jobs belong to.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -109,11 +108,7 @@ const MAX_NAME_LEN: usize = 64;
 pub struct Member {
     /// Never reused, even after the member is revoked.
     pub name: Arc<str>,
-    pub role: Role,
-    pub own_budget: SpendLimit,
-    pub group: Option<Arc<str>>,
-    /// `None` is `access.may_buy`.
-    pub may_buy: Option<Selection>,
+    pub terms: MemberTerms,
     /// The keyed hash of its token; the token itself is not stored.
     pub token: Digest,
     pub prefix: Arc<str>,
@@ -127,7 +122,7 @@ impl Member {
     }
 
     pub(super) fn is_active_admin(&self) -> bool {
-        self.role == Role::Admin && !self.is_revoked()
+        self.terms.role == Role::Admin && !self.is_revoked()
     }
 }
 
@@ -166,7 +161,7 @@ pub enum MemberChange {
     Add(Member),
     /// Ends its token and logins for good. Does nothing if it is revoked already.
     Revoke,
-    Update(MemberTerms),
+    Update(TermsChange),
     /// Replaces its token. The old one and its logins end.
     Rotate(Digest, Arc<str>),
     /// Raises its limits for a time, in addition to what raises them already. `None` ends all that
@@ -192,13 +187,7 @@ impl MemberChange {
         }
         Ok(match self.clone() {
             Self::Revoke => Member { revoked_at: before.revoked_at.or(Some(now)), ..before },
-            Self::Update(MemberTerms { role, budget, group, may_buy }) => Member {
-                role: role.unwrap_or(before.role),
-                own_budget: budget.apply(before.own_budget),
-                group: group.unwrap_or(before.group),
-                may_buy: may_buy.unwrap_or(before.may_buy),
-                ..before
-            },
+            Self::Update(change) => Member { terms: change.apply(before.terms), ..before },
             Self::Rotate(token, prefix) => Member { token, prefix, ..before },
             Self::Add(_) | Self::Extra(_) => before,
         })

@@ -36,9 +36,10 @@ mod subject;
 mod tables;
 mod writer;
 
-pub use crate::gateway::contract::member::{LimitChange, MemberTerms, Role, is_member_name};
+pub use crate::gateway::contract::member::{Role, is_member_name};
 pub use crate::gateway::contract::money::{Period, SpendLimit, Thresholds};
 pub use crate::gateway::contract::selection::Selection;
+pub use crate::gateway::contract::terms::{LimitChange, MemberTerms, TermsChange};
 pub use audit_log::{Actor, AuditEntry, AuditQuery};
 pub use binding::AccountBinding;
 pub use budgets::{

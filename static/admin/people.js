@@ -24,12 +24,10 @@ const TEXT = {
   facts: (added, prefix) => `Added ${added}. The token begins with ${prefix}`,
   never: 'Not lately',
   name: 'Name',
-  role: 'Role',
   roles: { member: 'Member', admin: 'Admin' },
-  group: 'Group',
   none: 'None',
-  mayBuy: 'May buy',
-  mayBuyHint: 'chat, video or ids of models. Empty: what the settings say.',
+  asSettings: 'As the settings say',
+  changed: (term) => `${term} changed`,
   save: 'Save',
   saved: (name) => `${name} is saved`,
   raise: 'Raise for a while',
@@ -65,8 +63,7 @@ const TEXT = {
   removeOf: (name) => `Remove the group ${name}`,
   audit: { label: 'Changes', columns: ['Time', 'By', 'Change', 'Caller', 'Before', 'After'] },
   acts: {
-    'member.add': 'Member added', 'member.revoke': 'Member revoked', 'member.role': 'Role changed', 'member.budget': 'Budget changed',
-    'member.group': 'Group changed', 'member.may_buy': 'May buy changed', 'member.extra': 'Budget raised', 'token.rotate': 'Token replaced',
+    'member.add': 'Member added', 'member.revoke': 'Member revoked', 'member.extra': 'Budget raised', 'token.rotate': 'Token replaced',
     'token.add': 'API token made', 'token.revoke': 'API token revoked', 'subject.revoke': 'Sign-ins ended', 'purchase.resolve': 'Purchase settled', 'request.grant': 'Request granted', 'request.decline': 'Request declined',
     'group.add': 'Group added', 'group.budget': 'Group budget changed', 'group.remove': 'Group removed',
   },
@@ -75,6 +72,9 @@ const TEXT = {
 };
 
 let wanted = '';
+
+/** The label of a term: `May buy` for `may_buy`. */
+const labelOf = (name) => `${name[0].toUpperCase()}${name.slice(1).replaceAll('_', ' ')}`;
 
 const dayOf = (moment) => new Date(moment).toLocaleDateString([], { dateStyle: 'medium' });
 
@@ -127,11 +127,12 @@ export const requests = (view) => view.requests.map((one) => request(view, one))
 
 
 export async function members(view) {
-  const [{ rows: people }, { rows: groups }] = await Promise.all([read('/bff/admin/members'), read('/bff/admin/groups')]);
+  const [{ rows: people, terms }, { rows: groups }] = await Promise.all([read('/bff/admin/members'), read('/bff/admin/groups')]);
   const place = element('div');
+  const fields = (one) => termFields(terms, one, groups);
   const list = () => {
     const some = people.filter(({ name, role, state, group }) => `${name} ${role} ${state} ${group ?? ''}`.toLowerCase().includes(wanted.trim().toLowerCase()));
-    place.replaceChildren(some.length ? table(TEXT.members.label, TEXT.members.columns, some.map((one) => member(view, one, groups)), { cards: true, sorted: 0 })
+    place.replaceChildren(some.length ? table(TEXT.members.label, TEXT.members.columns, some.map((one) => member(view, one, fields)), { cards: true, sorted: 0 })
       : element('p', { class: 'empty', text: people.length ? TEXT.noMatches : TEXT.noMembers }));
     return some.length;
   };
@@ -144,7 +145,7 @@ export async function members(view) {
     },
   });
   const add = () => ask(view, TEXT.members.label, {
-    title: TEXT.add, label: TEXT.add, fields: [{ name: 'name', label: TEXT.name }, ...memberFields({}, groups)],
+    title: TEXT.add, label: TEXT.add, fields: [{ name: 'name', label: TEXT.name }, ...fields({})],
     send: poster('/bff/admin/members'),
   });
   const end = () => askFor({
@@ -156,26 +157,29 @@ export async function members(view) {
   return [element('div', { class: 'usage-head' }, element('div', { class: 'find' }, field), act ? adder(...act) : null), place];
 }
 
-const memberFields = ({ role = 'member', group, may_buy: mayBuy, budgets }, groups) => [
-  { name: 'role', label: TEXT.role, options: TEXT.roles, value: role },
-  { name: 'group', label: TEXT.group, options: Object.fromEntries([['', TEXT.none], ...groups.map(({ name }) => [name, name])]), value: group ?? '' },
-  ...limitFields(budgets),
-  { name: 'may_buy', label: TEXT.mayBuy, hint: TEXT.mayBuyHint, isList: true, value: mayBuy?.join(' ') ?? '' },
-];
+/** The fields for the terms of a member, as the server lists them. */
+const termFields = (terms, one, groups) => terms.flatMap(({ name, kind, help: hint }) => {
+  const [field, value] = [{ name, label: labelOf(name) }, one[name] ?? ''];
+  if (kind === 'role') return { ...field, options: TEXT.roles, value: value || 'member' };
+  if (kind === 'limits') return limitFields(one.budgets);
+  if (kind === 'list') return { ...field, hint, placeholder: TEXT.asSettings, isList: true, value: value && value.join(' ') };
+  if (name !== 'group') return { ...field, hint, value };
+  return { ...field, options: Object.fromEntries([['', TEXT.none], ...groups.map((group) => [group.name, group.name])]), value };
+});
 
-function member(view, one, groups) {
+function member(view, one, fields) {
   const { name, role, state, group, last_seen_at: seen } = one;
-  return [{ ...(state === 'revoked' ? { text: name } : opener(name, () => editMember(view, one, groups))), by: name },
+  return [{ ...(state === 'revoked' ? { text: name } : opener(name, () => editMember(view, one, fields))), by: name },
     (TEXT.roles[role] ?? role) + (state === 'active' ? '' : `, ${state}`), group ?? '',
     ...budgetCells(one), { text: seen ? dayOf(seen) : TEXT.never, by: seen ?? '' }];
 }
 
-function editMember(view, one, groups) {
+function editMember(view, one, fields) {
   const { name, added_at: added, token_prefix: prefix } = one;
   const path = `/bff/admin/members/${encodeURIComponent(name)}`;
   const form = (rest) => ask(view, name, rest);
   form({
-    title: name, about: TEXT.facts(dayOf(added), `${prefix}…`), label: TEXT.save, fields: memberFields(one, groups), send: patch(path),
+    title: name, about: TEXT.facts(dayOf(added), `${prefix}…`), label: TEXT.save, fields: fields(one), send: patch(path),
     more: [
       [TEXT.raise, () => form({
         title: TEXT.raiseOf(name), about: TEXT.aboutRaise, label: TEXT.raise, fields: [amountField('amount'), untilField(7)],
@@ -241,7 +245,7 @@ export async function audit() {
     const { rows: news, more } = await read(`/bff/admin/audit${before ? `?before=${before}` : ''}`);
     all = [...all, ...news];
     const rows = all.map(({ at, by, act, caller, group, old, new: next }) =>
-      [{ text: when(at), by: at }, plainName(by), TEXT.acts[act] ?? act, group ?? plainName(caller), old ?? '', next ?? '']);
+      [{ text: when(at), by: at }, plainName(by), TEXT.acts[act] ?? TEXT.changed(labelOf(act.replace('member.', ''))), group ?? plainName(caller), old ?? '', next ?? '']);
     place.replaceChildren(rows.length ? table(TEXT.audit.label, TEXT.audit.columns, rows, { cards: true }) : element('p', { class: 'empty', text: TEXT.noChanges }));
     if (more) place.append(element('p', {}, button(TEXT.older, () => void load(all.at(-1).id).catch(notify))));
   };

@@ -141,25 +141,25 @@ function offerButton(offer, act, problem, { priceText, cost }) {
   return ['edit', 'reload', 'drop'].includes(offer) ? made : countdown(made, label, problem);
 }
 
-/** `it renews at 2026-01-31T00:00:00Z`, in the person's own time. */
-function withLocalTimes(text) {
-  return text.replace(/\d{4}-\d\d-\d\dT[\d:.]{5,18}Z/g, (time) => new Date(time).toLocaleString([], { dateStyle: 'medium', timeStyle: 'short' }));
+/** The detail as a sentence, with the time when the budget renews in the person's own time. */
+function said({ detail, renewsAt }) {
+  const time = renewsAt && new Date(renewsAt).toLocaleString([], { dateStyle: 'medium', timeStyle: 'short' });
+  return detail[0].toUpperCase() + (time ? detail.replace(renewsAt, time) : detail).slice(1);
 }
 
 /** The faults of each field, or which budget it is and when it renews: a person needs them for the next step. */
-function remarks({ code, errors, detail, charged, at }) {
+function remarks(problem) {
+  const { code, errors, detail, charged, at } = problem;
   if (errors?.length) {
-    return element('ul', {}, ...errors.map(({ pointer, detail: said, code: fault }) => {
+    return element('ul', {}, ...errors.map(({ pointer, detail: wrong, code: fault }) => {
       const field = pointer?.split('/')[1];
-      return element('li', { text: `${field ? `${TEXT.fields[field] ?? field}: ` : ''}${said ?? fault}` });
+      return element('li', { text: `${field ? `${TEXT.fields[field] ?? field}: ` : ''}${wrong ?? fault}` });
     }));
   }
-  if (code === 'budget_exhausted' && detail) return element('p', { class: 'hint' }, `${capital(withLocalTimes(detail))} `, element('a', { href: '#usage', text: TEXT.budgets }));
+  if (code === 'budget_exhausted' && detail) return element('p', { class: 'hint' }, `${said(problem)} `, element('a', { href: '#usage', text: TEXT.budgets }));
   if (charged === 'unknown' && at) return element('p', { class: 'hint', text: TEXT.checked(new Date(at).toLocaleTimeString()) });
   return null;
 }
-
-const capital = (text) => text[0].toUpperCase() + text.slice(1);
 
 /** Folded away: for who has to find the cause. */
 function details(problem) {
@@ -167,7 +167,7 @@ function details(problem) {
   const isShown = errors?.length || code === 'budget_exhausted';
   const lines = [
     isUnsettled(problem) && TEXT.latest(words(problem)),
-    !isShown && detail && capital(withLocalTimes(detail)),
+    !isShown && detail && said(problem),
     requestId && TEXT.code(code),
     requestId && TEXT.request(requestId),
   ].filter(Boolean);

@@ -1,6 +1,6 @@
 /** Speaks to the server that this page came from: with the cookie of a login, and at once if the browser is offline. */
 
-import { TollgateError, createClient } from './transport.js';
+import { RETRIES, TollgateError, createClient } from './transport.js';
 
 const TEXT = { offline: 'You are offline' };
 
@@ -47,7 +47,7 @@ async function fetchHere(address, request) {
 }
 
 /** Buys. If the server asks for a wait longer than 10 seconds, the refusal is shown with a countdown instead. */
-export const shop = createClient({ fetch: fetchHere, attempts: 3, patience: 10 });
+export const shop = createClient({ fetch: fetchHere, ...RETRIES.page });
 
 const once = createClient({ fetch: fetchHere, attempts: 1 });
 

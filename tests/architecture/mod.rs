@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 const MAY_USE: &[(&str, &[&str])] = &[
     ("gateway::contract",   &[]),
     ("clock",               &["gateway::contract"]),
-    ("gate::problem",       &["clock"]),
+    ("gate::problem",       &["clock", "gateway::contract"]),
     ("gate::response",      &["gate::problem"]),
     ("sync",                &[]),
     ("trust",               &[]),

@@ -99,7 +99,7 @@ impl Gate {
 
     /// How many streams of events were asked for so far, as its own figures say.
     pub(crate) fn streams(&self) -> u64 {
-        self.count("tollgate_requests_total{", "route=\"/bff/events\"")
+        self.count("tollgate_requests_total{", "endpoint=\"/bff/events\"")
     }
 
     /// The sum of its figures of this name and label.

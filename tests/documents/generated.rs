@@ -1,4 +1,5 @@
-//! Parts of the documents are written from the code: problems, endpoints, metrics, `--help`, the module graph.
+//! Parts of the documents are written from the code: problems, endpoints, metrics, `--help`, the tools of agents, the
+//! module graph.
 //!
 //! `UPDATE_DOCS=1 cargo test --test checks documents:: generated` writes them.
 
@@ -9,6 +10,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 use tollgate::api::endpoints::{self, Endpoint, Served};
+use tollgate::api::mcp;
 use tollgate::cli::Cli;
 use tollgate::gate::problem::{ALL, Charged, Kind};
 use tollgate::metrics::{
@@ -154,6 +156,14 @@ fn add_commands(above: &clap::Command, list: &mut String) {
         let about = command.get_about().expect("a summary");
         *list += &format!("- `{path}{values}`: {about}\n");
     }
+}
+
+#[test]
+fn agents_md_lists_every_tool() {
+    let rows: String =
+        mcp::tools().map(|(name, about)| format!("| `{name}` | {about} |\n")).collect();
+    let head = "| Tool | What it does |\n|---|---|\n";
+    compare_table("docs/guide/agents.md", "Tools", &format!("{head}{rows}"));
 }
 
 #[test]

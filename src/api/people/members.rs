@@ -6,7 +6,7 @@ use super::{People, invalid, unavailable};
 use crate::access::member_cache::{MemberCache, NewToken};
 use crate::access::token::MemberToken;
 use crate::gate::problem::{NOT_FOUND, Problem};
-use crate::gateway::contract::member::{LimitChange, MemberTerms};
+use crate::gateway::contract::terms::{LimitChange, MemberTerms, TermsChange};
 use crate::ledger::{
     Actor, Caller, Digest, GroupChange, GroupError, Member, MemberChange, MemberError, SpendLimit,
     Unavailable,
@@ -18,15 +18,12 @@ impl People {
         &self,
         by: &Caller,
         name: &str,
-        terms: MemberTerms,
+        terms: TermsChange,
     ) -> Result<MemberToken, Problem> {
         let NewToken { token, hash, fingerprint } = self.members()?.new_token().await?;
         let member = Member {
             name: name.into(),
-            role: terms.role.unwrap_or_default(),
-            own_budget: terms.budget.apply(SpendLimit::NONE),
-            group: terms.group.flatten(),
-            may_buy: terms.may_buy.flatten(),
+            terms: terms.apply(MemberTerms::default()),
             token: hash,
             prefix: token.prefix().into(),
             added_at: self.store.now(),
@@ -40,7 +37,7 @@ impl People {
         &self,
         by: &Caller,
         name: &str,
-        terms: MemberTerms,
+        terms: TermsChange,
     ) -> Result<(), Problem> {
         self.change_member(by, name, MemberChange::Update(terms), None).await
     }

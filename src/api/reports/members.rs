@@ -5,15 +5,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::StatusCode;
-use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::{Reports, add_extra, budget_rows, list_of, unavailable};
+use super::{List, Reports, add_extra, budget_rows, list_of, unavailable};
 use crate::access::member_cache::LOGIN_LIFETIME;
 use crate::clock::iso8601;
 use crate::gate::problem::Problem;
 use crate::gate::response::{self, Response};
 use crate::gateway::contract::money::Usd;
+use crate::gateway::contract::terms::{TERMS, TermInput, TermValue, TermsChange};
 use crate::ledger::{
     BudgetRequest, BudgetScope, Caller, Extra, Member, Period, PeriodSpend, SpendLimit, Store,
     Unavailable,
@@ -67,7 +67,8 @@ async fn with_spend(store: &Store, members: Vec<Member>) -> Result<Vec<MemberSpe
 impl Reports {
     pub async fn admin_members(&self) -> Result<Response, Problem> {
         let listed = list_with_spend(&self.store).await.map_err(unavailable)?;
-        Ok(response::json(StatusCode::OK, &document(&listed, self.caller_budget)))
+        let document = document(&listed, self.caller_budget).with(json!({ "terms": terms() }));
+        Ok(response::json(StatusCode::OK, &document))
     }
 
     pub async fn admin_budget_requests(&self) -> Result<Response, Problem> {
@@ -96,14 +97,29 @@ pub fn request_row(request: &BudgetRequest) -> Value {
 }
 
 /// `shared` is `budget.caller`, which applies to each member in addition to its own budget.
-pub fn document(listed: &[MemberSpend], shared: SpendLimit) -> impl Serialize {
+pub fn document(listed: &[MemberSpend], shared: SpendLimit) -> List<Value> {
     list_of(listed.iter().map(|one| row(one, shared)))
+}
+
+/// Returns what the page's form needs to know of the terms.
+fn terms() -> Vec<Value> {
+    let mut change = TermsChange::default();
+    let terms = TERMS.iter().map(|term| {
+        let kind = match (term.input)(&mut change) {
+            TermInput::Role(_) => "role",
+            TermInput::Name(_) => "name",
+            TermInput::Limits(_) => "limits",
+            TermInput::Selection(_) => "list",
+        };
+        json!({ "name": term.name, "kind": kind, "help": term.help })
+    });
+    terms.collect()
 }
 
 fn row(listed: &MemberSpend, shared: SpendLimit) -> Value {
     let MemberSpend { member, spent, extra, .. } = listed;
-    let mut budgets = budget_rows(member.own_budget, spent, *extra);
-    let effective = member.own_budget.stricter(shared);
+    let mut budgets = budget_rows(member.terms.budget, spent, *extra);
+    let effective = member.terms.budget.stricter(shared);
     let effective = effective.raised(extra.map_or(Usd::ZERO, |extra| extra.amount));
     for (row, period) in budgets.iter_mut().zip(Period::ALL) {
         let limit = effective.get(period);
@@ -112,16 +128,24 @@ fn row(listed: &MemberSpend, shared: SpendLimit) -> Value {
     }
     let mut row = json!({
         "name": &*member.name,
-        "role": member.role.name(),
-        "group": member.group.as_deref(),
         "state": listed.state(),
         "token_prefix": &*member.prefix,
         "added_at": iso8601(member.added_at),
         "revoked_at": member.revoked_at.map(iso8601),
         "last_seen_at": listed.last_seen_at.map(iso8601),
-        "may_buy": member.may_buy.as_ref().map(|rule| rule.names().collect::<Vec<_>>()),
         "budgets": budgets,
     });
+    for term in TERMS {
+        row[term.name] = match (term.value)(&member.terms) {
+            TermValue::Role(role) => json!(role.name()),
+            TermValue::Name(name) => json!(name),
+            TermValue::Selection(names) => {
+                json!(names.map(|names| names.names().collect::<Vec<_>>()))
+            }
+            // The rows of `budgets` have them.
+            TermValue::Limits(_) => continue,
+        };
+    }
     // It also raises `budget.caller`, which is no row.
     add_extra(&mut row, *extra);
     row

@@ -47,7 +47,7 @@ pub fn new_link(payload: &[u8], today: Date, sold: &[&str]) -> Result<WantedLink
     let label = label.and_then(|label| checked(&mut faults, "/for", check_label(&label)));
     let until = day(&mut faults, body.until, today);
     let may_buy = nullable(&mut faults, "/may_buy", body.may_buy).flatten();
-    let may_buy = may_buy.and_then(|names| selection(names, sold, &mut faults));
+    let may_buy = may_buy.and_then(|names| selection(names, ("/may_buy", sold), &mut faults));
     let uses = nullable(&mut faults, "/uses", body.uses).flatten();
     let uses = uses.and_then(|uses| checked(&mut faults, "/uses", check_uses(uses)));
     match (amount, label, until) {

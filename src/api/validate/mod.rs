@@ -7,6 +7,7 @@
 
 mod budget;
 mod chat;
+mod fields;
 mod image_url;
 mod json;
 mod link;
@@ -33,7 +34,7 @@ pub use chat::{ChatRules, chat};
 pub use image_url::image_url;
 pub use link::{WantedLink, check_label, new_link};
 pub use may_buy::{may_buy, on_sale};
-pub use member::{group_budget, member_terms, new_group, new_member};
+pub use member::{group_budget, new_group, new_member, terms_change};
 pub use own_token::{WantedToken, own_token};
 pub use query::{
     MAX_JOBS, UsageDays, UsageFormat, admin_audit, admin_usage, job_ids, login_return, no_query,

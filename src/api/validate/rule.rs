@@ -10,13 +10,6 @@ use crate::gate::problem::{FieldError, Problem};
 
 pub(super) const MAX_FAULTS: usize = 64;
 
-#[cfg(feature = "mcp")]
-pub(super) struct Rule<T> {
-    pub(super) pointer: &'static str,
-    pub(super) code: &'static str,
-    pub(super) check: fn(&T) -> Option<String>,
-}
-
 #[derive(Default)]
 pub(super) struct Faults {
     listed: Vec<FieldError>,
@@ -24,15 +17,6 @@ pub(super) struct Faults {
 }
 
 impl Faults {
-    #[cfg(feature = "mcp")]
-    pub(super) fn check<T>(&mut self, rules: &[Rule<T>], value: &T, at: &impl Display) {
-        for rule in rules {
-            if let Some(detail) = (rule.check)(value) {
-                self.push(format_args!("{at}{}", rule.pointer), rule.code, detail);
-            }
-        }
-    }
-
     /// Guess: the gateway has no fields but those that the contract shows (4, note 1).
     pub(super) fn unknown_fields(
         &mut self,

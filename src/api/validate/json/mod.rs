@@ -54,10 +54,18 @@ pub(super) fn read_object<'de>(
 }
 
 pub(super) fn check_raw(payload: &[u8], raw: &RawValue) -> Result<(), Problem> {
+    read_raw::<Skipped>(payload, raw).map(drop)
+}
+
+/// Reads a value of the body that was kept.
+pub(super) fn read_raw<'de, T: FromValue<'de>>(
+    payload: &[u8],
+    raw: &'de RawValue,
+) -> Result<Field<T>, Problem> {
     let text = raw.get();
     let mut reader = serde_json::Deserializer::from_str(text);
-    let read = ValueSeed::<Skipped>::within(1).deserialize(&mut reader);
-    read.map(drop).map_err(|error| malformed(payload, text, &error))
+    let read = ValueSeed::within(1).deserialize(&mut reader);
+    read.map_err(|error| malformed(payload, text, &error))
 }
 
 fn read_members<'de, A: MapAccess<'de>>(
@@ -90,7 +98,7 @@ impl<'de, A: MapAccess<'de>> Entry<'_, 'de, A> {
         Ok(())
     }
 
-    /// Keeps the value's bytes. The caller must [`check_raw`] them.
+    /// Keeps the value's bytes. The caller must [`check_raw`] or [`read_raw`] them.
     pub(super) fn keep_raw<'a>(
         self,
         name: &'a str,

@@ -5,6 +5,8 @@ use std::sync::Arc;
 use super::*;
 use crate::api::validate;
 use crate::gate::problem::Problem;
+use crate::gateway::contract::catalog::Catalog;
+use crate::gateway::contract::video::MAX_PROMPT;
 
 fn rules() -> ChatRules {
     let catalog = Arc::new(Catalog::published());
@@ -147,7 +149,7 @@ fn chat_schema_allows_what_validation_allows() {
     let rules = rules();
     let valid = [json!({ "model": "eta-5", "messages": [{ "role": "user", "content": "hi" }] })];
     let check = |payload: &Value| validate::chat(payload.to_string().as_bytes(), &rules).map(drop);
-    walk(&chat_order(&rules), &valid, &["model", "messages", "temperature"], check);
+    walk(&chat::order(&rules), &valid, &["model", "messages", "temperature"], check);
 }
 
 #[test]
@@ -171,20 +173,22 @@ fn video_schema_allows_what_validation_allows_for_any_model() {
         checked.or_else(|problem| if is_described(&problem) { Ok(()) } else { Err(problem) })
     };
     let fields = ["prompt", "model", "duration", "aspect_ratio", "image_url"];
-    walk(&video_order(&rules.catalog), &valid, &fields, check);
+    walk(&create_video::order(&rules.catalog), &valid, &fields, check);
 }
 
 #[test]
 fn tools_that_buy_take_the_order_and_a_quote() {
     let rules = rules();
-    for (tool, order) in
-        [(chat(&rules), chat_order(&rules)), (video(&rules), video_order(&rules.catalog))]
-    {
-        let mut bare = tool.clone();
+    let all = [Service::Chat, Service::Video];
+    let orders = [chat::order(&rules), create_video::order(&rules.catalog)];
+    for (tool, order) in [chat::TOOL, create_video::TOOL].iter().zip(&orders) {
+        let mut bare = (tool.schema)(&rules, &all);
         assert!(bare["properties"].as_object_mut().unwrap().remove("quote").is_some());
-        assert_eq!(bare, order);
+        assert_eq!(bare, *order);
     }
-    let both = quote(&rules, |_| true);
-    assert_eq!(both["properties"]["chat"], chat_order(&rules));
-    assert_eq!(both["properties"]["video"], video_order(&rules.catalog));
+    let both = (quote::TOOL.schema)(&rules, &all);
+    assert_eq!(
+        [&both["properties"]["chat"], &both["properties"]["video"]],
+        [&orders[0], &orders[1]]
+    );
 }
