@@ -1,4 +1,5 @@
-//! Compresses the files of `static/` once, at build time, so that a start does not, and lists them.
+//! Drops the comments of the files of `static/` and compresses them once, at build time, so that a start does not, and
+//! lists them.
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -30,7 +31,10 @@ fn compress_folder(from: &Path, below: &str, to: &Path, rows: &mut Vec<String>) 
             compress_folder(&path, &format!("{below}{name}/"), &to.join(name), rows)?;
             continue;
         }
-        let bytes = fs::read(&path)?;
+        let bytes = match name.rsplit('.').next() {
+            Some("js" | "css") => without_comments(&fs::read_to_string(&path)?).into_bytes(),
+            _ => fs::read(&path)?,
+        };
         let (mut compressed, mut is_smaller) = (Vec::new(), false);
         for (coding, compress) in CODINGS {
             let small = compress(&bytes)?;
@@ -45,6 +49,21 @@ fn compress_folder(from: &Path, below: &str, to: &Path, rows: &mut Vec<String>) 
         rows.push(format!("    Embedded::new(\"{below}{name}\", {plain}, [{forms}]),\n"));
     }
     Ok(())
+}
+
+/// Empties the lines that belong to a comment alone: browsers need not load what people read in the repository. All
+/// other lines keep their numbers. No line of a template may begin like a comment.
+fn without_comments(text: &str) -> String {
+    let mut is_inside = false;
+    let mut code = String::with_capacity(text.len());
+    for line in text.split_inclusive('\n') {
+        let trimmed = line.trim();
+        let begins = trimmed.starts_with("/*") && (trimmed.ends_with("*/") || !trimmed.contains("*/"));
+        let is_comment = is_inside || begins || trimmed.starts_with("//");
+        is_inside = (is_inside || begins) && !trimmed.ends_with("*/");
+        code += if is_comment { "\n" } else { line };
+    }
+    code
 }
 
 fn brotli(bytes: &[u8]) -> io::Result<Vec<u8>> {

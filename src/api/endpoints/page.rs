@@ -23,4 +23,8 @@ pub(super) static ROWS: &[Endpoint] = &[
         route: Route { path: "/bff/widgets/", ..SHARED },
         handler: |cx| Box::pin(ready(page::shared_file(&cx.call.head))),
     },
+    Endpoint {
+        route: Route { path: "/bff/text/", ..SHARED },
+        handler: |cx| Box::pin(ready(page::shared_file(&cx.call.head))),
+    },
 ];

@@ -25,7 +25,6 @@ pub const PRELOADED: &[&str] = &[
     "core/dom.js",
     "core/format.js",
     "core/site.js",
-    "core/store.js",
     "core/transport.js",
 ];
 
@@ -43,6 +42,8 @@ const SHARED_FILES: &[(&str, &str)] = &[
     ("/bff/widgets/inline.js", "core/inline.js"),
     ("/bff/widgets/math.js", "core/math.js"),
     ("/bff/widgets/highlight.js", "core/highlight.js"),
+    ("/bff/text/en.js", "text/en.js"),
+    ("/bff/text/de.js", "text/de.js"),
 ];
 
 /// The page's icon, in the set of its files.
