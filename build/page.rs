@@ -32,7 +32,7 @@ fn compress_folder(from: &Path, below: &str, to: &Path, rows: &mut Vec<String>) 
             continue;
         }
         let bytes = match name.rsplit('.').next() {
-            Some("js" | "css") => without_comments(&fs::read_to_string(&path)?).into_bytes(),
+            Some("js" | "css") => lean(&fs::read_to_string(&path)?).into_bytes(),
             _ => fs::read(&path)?,
         };
         let (mut compressed, mut is_smaller) = (Vec::new(), false);
@@ -51,17 +51,19 @@ fn compress_folder(from: &Path, below: &str, to: &Path, rows: &mut Vec<String>) 
     Ok(())
 }
 
-/// Empties the lines that belong to a comment alone: browsers need not load what people read in the repository. All
-/// other lines keep their numbers. No line of a template may begin like a comment.
-fn without_comments(text: &str) -> String {
+/// Drops what browsers need not load, and people read in the repository: indentation, and the text of lines that belong
+/// to a comment alone. Lines keep their numbers. In a template of several lines, none may depend on its indentation or
+/// begin like a comment.
+fn lean(text: &str) -> String {
     let mut is_inside = false;
     let mut code = String::with_capacity(text.len());
     for line in text.split_inclusive('\n') {
         let trimmed = line.trim();
-        let begins = trimmed.starts_with("/*") && (trimmed.ends_with("*/") || !trimmed.contains("*/"));
+        let begins =
+            trimmed.starts_with("/*") && (trimmed.ends_with("*/") || !trimmed.contains("*/"));
         let is_comment = is_inside || begins || trimmed.starts_with("//");
         is_inside = (is_inside || begins) && !trimmed.ends_with("*/");
-        code += if is_comment { "\n" } else { line };
+        code += if is_comment { "\n" } else { line.trim_start_matches(' ') };
     }
     code
 }

@@ -1,7 +1,7 @@
 /** The admin view: everyone's spending, members, videos and the account, in tabs. The server answers admins only. */
 
 import { announce, button, byId, element, notice, saveFile } from '../core/dom.js';
-import { locale, price, t } from '../core/format.js';
+import { locale, price, t, utcDay } from '../core/format.js';
 import { sentence } from '../core/problems.js';
 import { read } from '../core/site.js';
 import { aboutDays, buildView, periodOf, today } from '../usage/period.js';
@@ -114,7 +114,7 @@ async function overview({ rows, total, saved, period, billing, requests }) {
       rows.some(({ group }) => group) ? ranking(t('admin.byGroup'), rows, ({ group }) => group ?? t('admin.noGroup')) : null),
     element('div', { class: 'usage-head' }, element('h3', { text: t('admin.details') }), button(t('usage.save'), () => void saveCsv(period), 'quiet small')),
     table(t('admin.spending'), ['caller', 'day', 'model', 'kind', '>purchases', '>spent'], sorted.map((row) => [
-      row.caller, row.day, row.model, serviceOf(row), { text: String(row.count), by: row.count }, money(row.spent_micros)]),
+      row.caller, { text: utcDay(row.day), by: row.day }, row.model, serviceOf(row), { text: String(row.count), by: row.count }, money(row.spent_micros)]),
     { total: price(total) }),
     aboutDays(),
   ];

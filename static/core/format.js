@@ -6,7 +6,7 @@ const LANGUAGES = ['en', 'de'];
 const isIn = (language) => (tag) => tag.split('-')[0] === language;
 
 /** The language of the document, if there is a table in it, else the first of the person's languages that has one. */
-const language = [document.documentElement.lang, ...navigator.languages].map((tag) => LANGUAGES.find((one) => isIn(one)(tag))).find(Boolean) ?? 'en';
+export const language = [document.documentElement.lang, ...navigator.languages].map((tag) => LANGUAGES.find((one) => isIn(one)(tag))).find(Boolean) ?? 'en';
 
 /** In which dates are written: the person's own variant of the language, such as `de-AT`. */
 export const locale = navigator.languages.find(isIn(language)) ?? language;

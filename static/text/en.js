@@ -144,6 +144,7 @@ export default {
   'key.label.ctrl': 'Ctrl',
   'key.label.shift': 'Shift',
   'key.label.delete': 'Delete',
+  'key.label.enter': 'Enter',
   'form.retype': (word) => `Type ${word} to confirm.`,
   'form.limit.day': 'Limit per day, $',
   'form.limit.week': 'Limit per week, $',

@@ -1,7 +1,7 @@
 /** The usage view: the caller's own spending by day and by model. Its charts and tables also serve the admin view. */
 
 import { announce, button, byId, element, noticeDone, saveFile } from '../core/dom.js';
-import { amountLeft, isEnglish, locale, price, t } from '../core/format.js';
+import { amountLeft, isEnglish, locale, price, t, utcDay } from '../core/format.js';
 import { amountField, askFor } from '../core/forms.js';
 import { funds } from '../core/funds.js';
 import { sentence } from '../core/problems.js';
@@ -81,7 +81,7 @@ function rounded(amount) {
 function asTable(rows, total) {
   const latestFirst = [...rows].sort((one, other) => other.day.localeCompare(one.day));
   return table(t('usage.table'), ['day', 'model', 'kind', '>purchases', '>spent'], latestFirst.map((row) => [
-    row.day, row.model, serviceOf(row),
+    { text: utcDay(row.day), by: row.day }, row.model, serviceOf(row),
     { text: String(row.count), by: row.count }, { text: price(row.spent_micros), by: row.spent_micros }]), { total: price(total) });
 }
 

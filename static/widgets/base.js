@@ -11,7 +11,7 @@
 
 import { callerName, createClient, newKey } from '../client.js';
 import { announceBy, button, element, twice } from './dom.js';
-import { amountLeft, inWords, isEnglish, nameOfBudget, price, remark, t, withCurrentNames } from './format.js';
+import { amountLeft, inWords, isEnglish, language, nameOfBudget, price, remark, t, withCurrentNames } from './format.js';
 import { Purchases, draft, isForgotten } from './purchases.js';
 import { STYLE } from './style.js';
 
@@ -210,7 +210,7 @@ export class PurchaseWidget extends HTMLElement {
 
   /** Shows these parts in the frame of the widget, or the frame that is given. */
   show(...parts) {
-    this.shadowRoot.replaceChildren(parts[0].matches('.box') ? parts[0] : element('div', { class: 'box' }, parts));
+    this.shadowRoot.replaceChildren(parts[0].matches('.box') ? parts[0] : element('div', { class: 'box', lang: language }, parts));
   }
 
   #drawSold() {
