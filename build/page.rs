@@ -32,9 +32,13 @@ fn compress_folder(from: &Path, below: &str, to: &Path, rows: &mut Vec<String>) 
             continue;
         }
         let bytes = match name.rsplit('.').next() {
-            Some("js" | "css") => lean(&fs::read_to_string(&path)?).into_bytes(),
+            Some("js" | "css" | "html") => lean(&fs::read_to_string(&path)?).into_bytes(),
             _ => fs::read(&path)?,
         };
+        if name.ends_with(".html") {
+            // The settings complete it at start.
+            fs::write(to.join(&name), &bytes)?;
+        }
         let (mut compressed, mut is_smaller) = (Vec::new(), false);
         for (coding, compress) in CODINGS {
             let small = compress(&bytes)?;
@@ -61,7 +65,8 @@ fn lean(text: &str) -> String {
         let trimmed = line.trim();
         let begins =
             trimmed.starts_with("/*") && (trimmed.ends_with("*/") || !trimmed.contains("*/"));
-        let is_comment = is_inside || begins || trimmed.starts_with("//");
+        let is_markup = trimmed.starts_with("<!--") && trimmed.ends_with("-->");
+        let is_comment = is_inside || begins || is_markup || trimmed.starts_with("//");
         is_inside = (is_inside || begins) && !trimmed.ends_with("*/");
         code += if is_comment { "\n" } else { line.trim_start_matches(' ') };
     }

@@ -12,10 +12,10 @@
   const LANGUAGES = ['en', 'de'];
   const language = [kept('language'), ...navigator.languages].map((tag) => tag?.split('-')[0]).find((one) => LANGUAGES.includes(one)) ?? 'en';
   document.documentElement.lang = language;
-  // Nothing is shown until shell.js has written the texts of the markup, or cannot.
+  // Nothing is shown until shell.js has written the texts of the markup. If a script fails, the page shows what there is.
   dataset.texts = 'awaited';
-  import(`./text/${language}.js`).catch(() => {});
-  addEventListener('load', () => delete dataset.texts);
+  for (const fault of ['error', 'unhandledrejection']) addEventListener(fault, () => delete dataset.texts, { capture: true });
+  void import(`./text/${language}.js`);
   const narrow = (is) => {
     if (is) dataset.rail = 'on';
     else delete dataset.rail;

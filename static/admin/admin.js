@@ -86,7 +86,7 @@ async function draw() {
   const held = byId('admin-body').contains(document.activeElement) && document.activeElement.id;
   byId('admin-body').replaceChildren(
     element('div', { class: 'tabs', role: 'tablist', 'aria-label': t('view.admin'), keydown: keys }, names.map((name) => element('button', {
-      type: 'button', id: `admin-tab-${name}`, role: 'tab', class: 'link', text: t(`admin.${name}`),
+      type: 'button', id: `admin-tab-${name}`, role: 'tab', class: 'link', text: t(`tab.${name}`),
       ...(name === 'overview' && requests.length && { 'data-count': requests.length, 'aria-label': t('admin.asked', requests.length) }),
       click: () => choose(name),
       'aria-selected': String(name === tab), 'aria-controls': name === tab && 'admin-panel', tabindex: name === tab ? '0' : '-1',
@@ -149,7 +149,7 @@ function videos({ jobs }) {
   if (!jobs.length) return [element('p', { class: 'empty', text: t('admin.noVideos') })];
   const rest = jobs.length - jobsShown;
   return [table(t('admin.latestVideos'), ['ordered', 'caller', 'model', 'state', '>price'], jobs.slice(0, jobsShown).map((job) =>
-    [time(job.at), plainName(job.caller), job.model, t(`admin.state.${job.state}`) ?? job.state, money(job.price_micros)]), { cards: true }),
+    [time(job.at), plainName(job.caller), job.model, t(`state.${job.state}`) ?? job.state, money(job.price_micros)]), { cards: true }),
   rest > 0 ? button(t('page.more', rest), () => {
     jobsShown = Infinity;
     void draw();

@@ -66,7 +66,7 @@ export async function members(view) {
   const place = element('div');
   const list = () => {
     const some = people.filter(({ name, role, state, group }) => `${name} ${role} ${state} ${group ?? ''}`.toLowerCase().includes(wanted.trim().toLowerCase()));
-    place.replaceChildren(some.length ? table(t('admin.members'), ['name', 'role', 'group', 'today', 'others', 'seen'], some.map((one) => member(view, one, groups)), { cards: true, sorted: 0 })
+    place.replaceChildren(some.length ? table(t('tab.members'), ['name', 'role', 'group', 'today', 'others', 'seen'], some.map((one) => member(view, one, groups)), { cards: true, sorted: 0 })
       : element('p', { class: 'empty', text: people.length ? t('people.noMatches') : t('people.noMembers') }));
     return some.length;
   };
@@ -78,7 +78,7 @@ export async function members(view) {
       announce(t('people.found', list(), people.length));
     },
   });
-  const add = () => ask(view, t('admin.members'), {
+  const add = () => ask(view, t('tab.members'), {
     title: t('people.add'), label: t('people.add'), fields: [{ name: 'name', label: t('column.name') }, ...memberFields({}, groups)],
     send: poster('/bff/admin/members'),
   });
@@ -92,7 +92,7 @@ export async function members(view) {
 }
 
 const memberFields = ({ role = 'member', group, may_buy: mayBuy, budgets }, groups) => [
-  { name: 'role', label: t('column.role'), options: { member: t('people.member'), admin: t('people.admin') }, value: role },
+  { name: 'role', label: t('column.role'), options: { member: t('role.member'), admin: t('role.admin') }, value: role },
   { name: 'group', label: t('column.group'), options: Object.fromEntries([['', t('page.none')], ...groups.map(({ name }) => [name, name])]), value: group ?? '' },
   ...limitFields(budgets),
   { name: 'may_buy', label: t('people.mayBuy'), hint: t('people.mayBuyHint'), isList: true, value: mayBuy?.join(' ') ?? '' },
@@ -101,7 +101,7 @@ const memberFields = ({ role = 'member', group, may_buy: mayBuy, budgets }, grou
 function member(view, one, groups) {
   const { name, role, state, group, last_seen_at: seen } = one;
   return [{ ...(state === 'revoked' ? { text: name } : opener(name, () => editMember(view, one, groups))), by: name },
-    (t(`people.${role}`) ?? role) + (state === 'active' ? '' : `, ${t(`people.${state}`) ?? state}`), group ?? '',
+    (t(`role.${role}`) ?? role) + (state === 'active' ? '' : `, ${t(`state.${state}`) ?? state}`), group ?? '',
     ...budgetCells(one), { text: seen ? dayOf(seen) : t('people.never'), by: seen ?? '' }];
 }
 
@@ -151,13 +151,13 @@ export const settle = ({ id, at, caller, model, price_micros: cost }, reload) =>
 
 export async function groups(view) {
   const { rows: all } = await read('/bff/admin/groups');
-  const add = () => ask(view, t('admin.groups'), {
+  const add = () => ask(view, t('tab.groups'), {
     title: t('people.addGroup'), label: t('people.addGroup'), fields: [{ name: 'name', label: t('column.name') }, ...limitFields()],
     send: poster('/bff/admin/groups'),
   });
   const rows = all.map((one) => [opener(one.name, () => editGroup(view, one)), { text: String(one.members), by: one.members }, ...budgetCells(one)]);
   return [element('div', { class: 'usage-head' }, element('p', { class: 'hint', text: t('people.aboutGroups') }), adder(t('people.addGroup'), add)),
-    all.length ? table(t('admin.groups'), ['name', '>members', 'today', 'others'], rows, { cards: true, sorted: 0 }) : element('p', { class: 'empty', text: t('people.noGroups') })];
+    all.length ? table(t('tab.groups'), ['name', '>members', 'today', 'others'], rows, { cards: true, sorted: 0 }) : element('p', { class: 'empty', text: t('people.noGroups') })];
 }
 
 function editGroup(view, { name, budgets }) {

@@ -319,7 +319,7 @@ function* quote(lines, at, depth) {
   const inner = lines.slice(at, next).map((line) => line.replace(QUOTE, ''));
   const kind = CALLOUT.exec(inner[0])?.[1].toLowerCase();
   if (kind) inner.shift();
-  const title = kind && element('p', { class: 'callout-title', text: t(`prose.${kind}`) });
+  const title = kind && element('p', { class: 'callout-title', text: t(`callout.${kind}`) });
   yield [[element('blockquote', { class: kind && `callout is-${kind}` }, title, yield* blocks(inner, depth + 1))], next];
 }
 

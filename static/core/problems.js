@@ -86,11 +86,11 @@ function wanted(problem, best, all) {
 }
 
 function offerButton(offer, act, problem, { priceText, cost }) {
-  if (offer === 'atRisk') return twice(`${t('receipt.atRisk')} · ${cost}`, t('receipt.payTwice', cost), act);
+  if (offer === 'atRisk') return twice(`${t('offer.atRisk')} · ${cost}`, t('receipt.payTwice', cost), act);
   if (offer === 'same' && problem.code === 'unsent') return twice(`${t('receipt.unsent')} · ${cost}`, t('receipt.spend', cost), act);
-  if (offer === 'retry') return twice(`${t('receipt.again')} · ${cost}`, t('receipt.spend', cost), act);
+  if (offer === 'retry') return twice(`${t('offer.again')} · ${cost}`, t('receipt.spend', cost), act);
   if (act.label) return button(act.label, act);
-  const label = offer === 'again' && (priceText || cost) ? `${t('receipt.again')} · ${priceText || cost}` : offer === 'reload' ? t('shell.reload') : t(`receipt.${offer}`);
+  const label = offer === 'again' && (priceText || cost) ? `${t('offer.again')} · ${priceText || cost}` : offer === 'reload' ? t('shell.reload') : t(`offer.${offer}`);
   const made = button(label, act);
   return ['edit', 'reload', 'drop'].includes(offer) ? made : countdown(made, label, problem);
 }

@@ -229,7 +229,7 @@ function pick(go, model) {
 /** Opens the list of shortcuts, where single keys can be turned off. */
 export function help() {
   const row = ([keys, text]) => [
-    element('dt', {}, keys.flatMap((key, place) => [place ? ' ' : null, element('kbd', { text: key.replace(/Ctrl|Shift|Delete|Enter/, (label) => t(`key.label.${label.toLowerCase()}`)) })])), element('dd', { text: t(`key.${text}`) })];
+    element('dt', {}, keys.flatMap((key, place) => [place ? ' ' : null, element('kbd', { text: key.replace(/Ctrl|Shift|Delete/, (label) => t(`key.label.${label.toLowerCase()}`)) })])), element('dd', { text: t(`key.${text}`) })];
   const box = element('input', { type: 'checkbox', checked: choice.get('keys') !== 'off', change: () => choice.set('keys', box.checked ? 'on' : 'off') });
   openSheet(t('sheet.help'), { class: 'shortcuts' },
     element('dl', {}, SHORTCUTS.flatMap(row)),

@@ -20,7 +20,7 @@ export const isUtc = () => timeZone() === UTC;
 /** Builds a view of spending: its heading, the choice of a period, and an empty body. */
 export function buildView(view, title, load) {
   const option = (range, place) => element('label', { class: 'choice' },
-    element('input', { type: 'radio', name: `${view}-range`, value: range, checked: place === 0 }), ` ${t(`range.${range}`)}`);
+    element('input', { type: 'radio', name: `${view}-range`, value: range, checked: place === 0 }), ` ${t(`days.${range}`)}`);
   const button = element('button', { type: 'button', class: 'quiet', 'aria-haspopup': 'dialog', 'aria-pressed': 'false', text: t('range.custom'), click: () => choose(view, show) });
   const show = () => {
     const chosen = custom[view];
@@ -45,7 +45,7 @@ export function buildView(view, title, load) {
 function choose(view, show) {
   const { from, through } = custom[view] ?? {};
   const [first] = lastDays(MAX_DAYS[view]);
-  const day = (name, initial) => ({ name, label: t(`range.${name}`), type: 'date', min: first, max: today(), initial: initial ?? '' });
+  const day = (name, initial) => ({ name, label: t(name === 'from' ? 'range.from' : 'range.through'), type: 'date', min: first, max: today(), initial: initial ?? '' });
   const zone = { name: 'zone', label: t('range.zone'), options: { local: t('range.local'), utc: t('range.utc') }, value: isUtc() ? 'utc' : 'local' };
   askFor({
     title: t('range.period'), label: t('range.show'), fields: [day('from', from), day('through', through), ...(localZone() === UTC ? [] : [zone])],

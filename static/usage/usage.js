@@ -10,7 +10,7 @@ import { aboutDays, buildView, dayName, isUtc, periodOf, today } from './period.
 
 const SERVICES = ['chat', 'video'];
 
-export const serviceOf = ({ service }) => t(`usage.${service}`) ?? service;
+export const serviceOf = ({ service }) => t(`service.${service}`) ?? service;
 
 let isStale = true;
 
@@ -99,7 +99,7 @@ export function failure(text, problem, retry) {
   return element('div', { class: 'problem', role: 'alert' },
     element('p', {}, element('strong', { text: `${text} ` }), sentence(problem)),
     isEnglish && problem.detail ? element('p', { class: 'hint', text: problem.detail }) : null,
-    element('div', { class: 'actions' }, button(t('receipt.again'), retry)));
+    element('div', { class: 'actions' }, button(t('offer.again'), retry)));
 }
 
 export const sumOf = (rows) => rows.reduce((sum, row) => sum + row.spent_micros, 0);
@@ -152,7 +152,7 @@ function oneService(service, rows, all, partOf) {
         bar, element('span', { class: 'tip', text })),
       element('span', { class: 'tick', 'aria-hidden': 'true', text: isNamed ? dayName(day) : '' }));
   });
-  const title = t(`usage.${service}ByDay`);
+  const title = t(`service.${service}ByDay`);
   const list = element('ol', { class: 'bars', 'aria-label': `${title}. ${t('usage.keys')}`, keydown: followKeys }, items);
   return figure(title, element('p', { class: 'scale', 'aria-hidden': 'true', text: price(most) }), list,
     parts.length > 1 ? element('ul', { class: `legend ${service}` }, parts.map(({ name }) => element('li', { text: name }))) : null);

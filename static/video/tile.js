@@ -208,7 +208,7 @@ function clip(job, learn) {
       loadedmetadata: () => job.payload.duration || learn(Math.round(video.duration)),
       loadeddata: () => fillSides(video, box),
       error: () => box.replaceChildren(element('div', { class: 'broken' },
-        element('p', { text: t('video.clipBroken') }), button(t('receipt.again'), load, 'quiet small'))),
+        element('p', { text: t('video.clipBroken') }), button(t('offer.again'), load, 'quiet small'))),
     });
     video.muted = true;
     box.replaceChildren(video);

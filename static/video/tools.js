@@ -20,7 +20,7 @@ const fields = {};
 
 /** What each field offers, besides the models and shapes that there are. */
 const CHOICES = { filter: Object.keys(KINDS), model: [''], shape: [''], date: ['', 'today', 'd7', 'd31'], sort: ['newest', 'oldest'] };
-const choices = (name) => Object.fromEntries(CHOICES[name].map((value) => [value, t(`video.${name}.${value}`)]));
+const choices = (name) => Object.fromEntries(CHOICES[name].map((value) => [value, t(`choice.${name}.${value}`)]));
 
 /** Adds the fields. `narrow()` is called when something else is wanted, `arrange()` draws the list; `drop(id)` removes a video. */
 export function startTools(gallery) {

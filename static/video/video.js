@@ -269,8 +269,8 @@ function showChips() {
     byId('video-prompt').value = before ? `${before.replace(/[,.]$/, '')}, ${word}` : word;
     byId('video-prompt').dispatchEvent(new Event('input', { bubbles: true }));
   };
-  byId('video-chips').replaceChildren(...['camera', 'style'].flatMap((name) => [element('strong', { text: t(`video.${name}`) }),
-    element('div', { class: 'choices' }, [1, 2, 3, 4, 5, 6, 7].map((place) => t(`video.${name}.${place}`)).map((word) => element('button', { type: 'button', class: 'quiet', text: word, click: () => add(word) })))]));
+  byId('video-chips').replaceChildren(...['camera', 'style'].flatMap((name) => [element('strong', { text: t(`chip.${name}`) }),
+    element('div', { class: 'choices' }, [1, 2, 3, 4, 5, 6, 7].map((place) => t(`chip.${name}.${place}`)).map((word) => element('button', { type: 'button', class: 'quiet', text: word, click: () => add(word) })))]));
 }
 
 /** Puts wishes into the form; what is not said is as the price list has it. */

@@ -200,7 +200,7 @@ export class PurchaseWidget extends HTMLElement {
     try {
       this.catalog = await this.client.catalog({ onRetry: (error) => say(error) });
     } catch (error) {
-      say(error, this.action(t('receipt.again'), () => void this.begin()));
+      say(error, this.action(t('offer.again'), () => void this.begin()));
       return;
     }
     this.#purchases.remember(this.catalog.replay);
@@ -388,7 +388,7 @@ export class PurchaseWidget extends HTMLElement {
   }
 
   #unknown(record, spot, words) {
-    const label = record.mayBuyAgain ? t('widget.check') : t('receipt.same');
+    const label = record.mayBuyAgain ? t('widget.check') : t('offer.same');
     return this.card(words, 'unknown', this.action(label, () => this.go(record, spot)), this.forget(record));
   }
 

@@ -180,7 +180,7 @@ class TollgateVideo extends PurchaseWidget {
       no.focus();
     };
     follow();
-    this.list = element('ol', { 'aria-label': t('usage.video') });
+    this.list = element('ol', { 'aria-label': t('service.video') });
     this.form = element('form', { input: () => this.clearRemark(), submit: (event) => event.preventDefault() },
       element('div', { class: 'field' }, prompt, picture,
         element('div', { class: 'row' }, isFixed ? null : pill(t('column.model'), select), lengths, shapes, order), sure), this.said, this.left);

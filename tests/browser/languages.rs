@@ -29,7 +29,7 @@ const ENGLISH: &str = r"(async () => {
 })()";
 /// The tables that were loaded.
 const LOADED: &str = "performance.getEntriesByType('resource').map(({ name }) => /\\/text\\/(\\w+)\\.js$/.exec(name)?.[1]).filter(Boolean)";
-const NO_DIALOG: &str = "document.querySelector('dialog') === null";
+const NO_DIALOG: &str = "document.querySelector('dialog[open]') === null";
 
 fn assert_german(page: &Page, place: &str) {
     assert_eq!(page.evaluate(ENGLISH), json!([]), "{place}");

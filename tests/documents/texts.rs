@@ -39,9 +39,14 @@ const ALIKE: &[&str] = &[
 ];
 
 /// Files without a text for people: the client speaks to developers, the others hold names of CSS, of programming
-/// languages and of formulas.
-const WITHOUT_TEXT: &[&str] =
-    &["core/transport.js", "core/highlight.js", "core/math.js", "widgets/style.js"];
+/// languages, of characters and of formulas.
+const WITHOUT_TEXT: &[&str] = &[
+    "core/transport.js",
+    "core/highlight.js",
+    "core/inline.js",
+    "core/math.js",
+    "widgets/style.js",
+];
 /// Literals that look like a text.
 const NO_TEXTS: &[(&str, &[&str])] = &[
     (
@@ -54,7 +59,6 @@ const NO_TEXTS: &[(&str, &[&str])] = &[
             "this page",
             "tollgate people",
             "noopener noreferrer",
-            "noopener noreferrer nofollow",
             "token-hint token-fault",
             "input:not([type=\"radio\"], [type=\"checkbox\"], [type=\"range\"]), textarea, select, [contenteditable]",
         ],
@@ -224,13 +228,8 @@ fn looks_like_a_text(literal: &str) -> bool {
 
 /// The names of classes in all style sheets.
 fn classes() -> BTreeSet<String> {
-    let sheets = [
-        "style.css",
-        "chat/talk.css",
-        "usage/usage.css",
-        "video/video.css",
-        "widgets/style.js",
-    ];
+    let sheets =
+        ["style.css", "chat/talk.css", "usage/usage.css", "video/video.css", "widgets/style.js"];
     let is_name = |letter: &char| letter.is_alphanumeric() || *letter == '-';
     let names = |text: String| -> Vec<String> {
         text.split('.').skip(1).map(|rest| rest.chars().take_while(is_name).collect()).collect()
@@ -270,7 +269,8 @@ fn scripts_have_no_text_outside_the_tables() {
         let text = read(format!("static/{name}"));
         for (at, line) in code(&text).filter(|(_, line)| !line.starts_with("import ")) {
             for (before, literal) in literals(line) {
-                let takes_selector = ["closest(", "querySelector(", "querySelectorAll(", "matches(", "matchMedia("];
+                let takes_selector =
+                    ["closest(", "querySelector(", "querySelectorAll(", "matches(", "matchMedia("];
                 let is_selector = takes_selector.iter().any(|call| before.ends_with(call));
                 let is_class = |word: &str| word.contains(VALUE) || classes.contains(word);
                 let is_class_list = literal.split(' ').all(is_class);
@@ -332,8 +332,7 @@ fn every_text_is_used_and_every_used_text_exists() {
             use_of("index.html", entry.split('@').next().unwrap_or_default(), true);
         }
     }
-    let unused: Vec<_> =
-        keys.difference(&used).filter(|key| !key.starts_with(BY_WORD)).collect();
+    let unused: Vec<_> = keys.difference(&used).filter(|key| !key.starts_with(BY_WORD)).collect();
     assert_eq!(unused, Vec::<&String>::new());
 }
 

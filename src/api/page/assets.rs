@@ -50,7 +50,7 @@ const SHARED_FILES: &[(&str, &str)] = &[
 pub const ICON: &str = "icon.svg";
 
 /// The page's markup, with a placeholder for its head.
-pub const INDEX: &str = include_str!("../../../static/index.html");
+pub const INDEX: &str = include_str!(concat!(env!("OUT_DIR"), "/static/index.html"));
 
 pub fn page_files() -> impl Iterator<Item = &'static Embedded> {
     STATIC.iter().filter(|file| file.name != "index.html" && !file.name.starts_with("widgets/"))
