@@ -149,7 +149,9 @@ fn admin(page: &Page) {
     page.press("Enter");
     page.wait_for_text("Ein Mitglied hat oder hatte diesen Namen.");
     assert_german(page, "fault");
-    page.find(("textbox", "Name")).fill("zoe");
+    page.wait_until("document.activeElement.ariaInvalid === 'true'");
+    page.evaluate("document.activeElement.select()");
+    page.type_text("zoe");
     page.press("Enter");
     page.find(("textbox", "Einladungslink"));
     assert_german(page, "token");
