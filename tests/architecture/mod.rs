@@ -66,6 +66,8 @@ const HEADER_WRITERS: &[&str] = &["insert(", "append(", ".header("];
 const NAMES_THAT_SAY_NOTHING: &[&str] =
     &["utils", "util", "helpers", "helper", "common", "types", "misc"];
 const MAX_FILE_LINES: usize = 500;
+/// A table of texts has a row for each text, and a language has one table.
+const TABLES: &str = "static/text";
 const MAX_FUNCTION_LINES: usize = 60;
 
 #[test]
@@ -180,7 +182,7 @@ fn pipeline_has_no_branches() {
 
 #[test]
 fn files_stay_short() {
-    let long = all_files().filter_map(|path| {
+    let long = all_files().filter(|path| !path.starts_with(TABLES)).filter_map(|path| {
         let lines = fs::read_to_string(&path).expect("utf-8").lines().count();
         (lines > MAX_FILE_LINES).then(|| format!("{}: {lines} lines", path.display()))
     });

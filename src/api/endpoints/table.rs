@@ -106,4 +106,5 @@ pub(super) static ENDPOINTS: &[Endpoint] = endpoints! {
     Route { path: "/bff/client.d.ts", ..SHARED } => crate::api::page::shared_file, if "page";
     Route { path: "/bff/widgets.js", ..SHARED } => crate::api::page::shared_file, if "page";
     Route { path: "/bff/widgets/", ..SHARED } => crate::api::page::shared_file, if "page";
+    Route { path: "/bff/text/", ..SHARED } => crate::api::page::shared_file, if "page";
 };
