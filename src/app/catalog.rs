@@ -3,15 +3,11 @@
 use serde_json::{Value, json};
 
 use super::page::picture_host;
-use super::{SharedState, terms};
+use super::{SharedState, terms, videos};
 use crate::config::{AccessMode, PresetConfig, Settings, Target};
 use crate::gateway::sandbox;
 
-pub(super) fn catalog_facts(
-    settings: &Settings,
-    media_origins: &[String],
-    shared: &SharedState,
-) -> Value {
+pub(super) fn catalog_facts(settings: &Settings, shared: &SharedState) -> Value {
     let sandbox = matches!(settings.gateway.target, Target::Sandbox);
     let (terms, jobs, page) = (terms(settings), &settings.jobs, &settings.page);
     let faults = if sandbox { sandbox::SANDBOX_FAULTS } else { &[] };
@@ -24,7 +20,7 @@ pub(super) fn catalog_facts(
             "finished": jobs.finished,
             "failed": jobs.failed,
             "result": jobs.result,
-            "media_origins": media_origins,
+            "media_origins": videos::origins(settings, shared),
         },
         "sandbox_faults": faults.iter().map(fault).collect::<Vec<_>>(),
         "limits": {

@@ -15,6 +15,7 @@ mod readings;
 pub mod secret;
 pub mod settings;
 mod start;
+mod videos;
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -58,7 +59,6 @@ use crate::gate::rate::Limiter;
 use crate::gate::route::RouteTable;
 use crate::gate::{DownstreamConfig, RefusalLog};
 use crate::gateway::client::Client;
-use crate::gateway::fetch::MediaClient;
 use crate::gateway::rate_limit::RateLimit;
 use crate::gateway::redact::Redactor;
 use crate::gateway::sandbox::Sandbox;
@@ -210,6 +210,7 @@ impl App {
             status_words: settings.jobs.clone(),
             trusts_failures: matches!(settings.gateway.target, Target::Sandbox),
             is_public: !settings.is_local_only(),
+            kept: videos::kept(settings, shared),
         });
         shared.hosts.store(Arc::clone(&downstream.hosts));
         shared.watched.store(Some(Arc::new(self.watched())));
@@ -267,6 +268,7 @@ impl App {
         let access = Arc::clone(&self.shared.access);
         let (ledger, pictures) = (self.context.ledger.clone(), self.shared.pictures.clone());
         let clock_steps = Arc::clone(&self.shared.clock_steps);
+        let jobs = self.shared.jobs.clone();
         async move {
             if let Some(seconds) = clock_steps.take_step() {
                 tracing::warn!(seconds, "system clock was set");
@@ -280,6 +282,7 @@ impl App {
                 tracing::warn!(%error, "expired replies not deleted");
             }
             OptionFuture::from(pictures.map(Pictures::purge_expired)).await;
+            jobs.tidy_videos().await;
         }
     }
 
@@ -426,9 +429,7 @@ fn handlers(
     summary: &BillingSummary,
     gateway: GatewayService,
 ) -> io::Result<Handlers> {
-    let sandbox = shared.sandbox.iter().map(|(_, address)| format!("http://{address}"));
-    let origins: Vec<_> = settings.page.media_origins.iter().cloned().chain(sandbox).collect();
-    let media = MediaClient::new(origins.clone(), settings.gateway.connect_timeout);
+    let media = videos::media(settings, shared);
     let are_shared = !settings.access.allowed_origins.is_empty();
     let sold = settings.gateway.passthrough.iter().filter(|one| one.method == Method::POST);
     let prices = sold.map(|one| (one.path.clone(), one.price)).collect();
@@ -442,7 +443,7 @@ fn handlers(
         catalog: PriceList::new(
             settings.catalog.clone(),
             settings.page.default_model.clone(),
-            catalog::catalog_facts(settings, &origins, shared),
+            catalog::catalog_facts(settings, shared),
             (settings.access.may_buy.clone(), Some(shared.store.name())),
         ),
         may_buy: settings.access.may_buy.clone(),

@@ -57,6 +57,7 @@ pub struct Settings {
     /// Where a server notes, outside of the ledger's folder, how far the ledger has come. Not a setting.
     pub mark_folders: Vec<PathBuf>,
     pub jobs: JobsConfig,
+    pub videos: VideosConfig,
     pub page: PageConfig,
     pub mcp: McpConfig,
     pub models: ModelsConfig,
@@ -325,6 +326,18 @@ pub struct JobsConfig {
     pub keep_prompts: bool,
 }
 
+/// Where finished videos are kept, and how many.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VideosConfig {
+    /// Zero: none is kept.
+    pub keep: Duration,
+    pub dir: PathBuf,
+    /// In bytes, of all videos.
+    pub quota: u64,
+    /// In bytes, of one video.
+    pub max_size: u64,
+}
+
 /// The maximum size of an uploaded picture.
 pub const MAX_PICTURE: usize = 8 << 20;
 
@@ -421,6 +434,11 @@ impl Settings {
     /// Returns the issuer of callers' tokens if they come from the web app's own login.
     pub fn issuer(&self) -> Option<&str> {
         if let AccessMode::Jwt(jwt) = &self.access.mode { Some(&jwt.token.issuer) } else { None }
+    }
+
+    /// Returns whether finished videos are kept. A ledger in memory would forget whose they are.
+    pub fn keeps_videos(&self) -> bool {
+        !self.videos.keep.is_zero() && self.store != StoreConfig::Memory
     }
 
     /// Returns whether only users of this machine can call.

@@ -17,8 +17,8 @@ use super::server::server;
 use super::{
     AccessConfig, AccessMode, BudgetConfig, DEFAULT_OPS, GatewayConfig, JobsConfig, JwksSource,
     JwtConfig, Key, LimitsConfig, Listen, LogConfig, McpConfig, PageConfig, Parsed,
-    PassthroughConfig, PresetConfig, PurchaseConfig, RequestLimit, SandboxConfig, Settings, Target,
-    TokenRules, models, secrets, store, value, webhooks,
+    PassthroughConfig, PresetConfig, PurchaseConfig, RequestLimit, SandboxConfig, Settings,
+    StoreConfig, Target, TokenRules, VideosConfig, models, secrets, store, value, webhooks,
 };
 use crate::gateway::contract::catalog::{Catalog, Service};
 use crate::gateway::contract::money::{Period, SpendLimit, Usd};
@@ -101,6 +101,7 @@ fn interpret(
         let wait = section.text("wait", value::time_or_zero, Duration::ZERO);
         (store::store(section, source, is_sandbox), wait)
     });
+    let videos = reader.section(raw, "videos", |section| videos(section, folder, &store));
     let settings = Settings {
         server: reader.section(raw, "server", |section| server(section, folder, &store)),
         admin_listen: reader.section(raw, "admin", |section| {
@@ -126,6 +127,7 @@ fn interpret(
         store_wait,
         mark_folders: Vec::new(),
         jobs: reader.section(raw, "jobs", |section| jobs(section, is_sandbox)),
+        videos,
         page: reader.section(raw, "page", |section| page(section, folder, is_sandbox)),
         mcp: reader.section(raw, "mcp", mcp),
         models,
@@ -356,6 +358,22 @@ fn jobs(section: &mut Section<'_>, is_sandbox: bool) -> JobsConfig {
         section.error(written, "expected no word in both jobs.finished and jobs.failed");
     }
     jobs
+}
+
+fn videos(section: &mut Section<'_>, folder: &Path, store: &StoreConfig) -> VideosConfig {
+    let ledger = store.path().and_then(Path::parent).unwrap_or(folder);
+    let dir = section.nullable("dir", |text| Ok(PathBuf::from(text)));
+    let videos = VideosConfig {
+        keep: section.text("keep", value::time_or_zero, secs(30 * 86_400)),
+        dir: dir.map_or_else(|| ledger.join("videos"), |dir| folder.join(dir)),
+        quota: section.text("quota", value::disk_size, 20 << 30),
+        max_size: section.text("max_size", value::disk_size, 512 << 20),
+    };
+    if videos.max_size > videos.quota {
+        let written = if section.has("max_size") { "max_size" } else { "quota" };
+        section.error(written, "expected a videos.max_size of at most videos.quota");
+    }
+    videos
 }
 
 fn page(section: &mut Section<'_>, folder: &Path, is_sandbox: bool) -> PageConfig {

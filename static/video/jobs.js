@@ -2,7 +2,7 @@
 
 import { announce, byId } from '../core/dom.js';
 import { sentence } from '../core/problems.js';
-import { read } from '../core/site.js';
+import { read, send } from '../core/site.js';
 import { choice, isNobody, jobs as shelf, own, whenChangedElsewhere } from '../core/store.js';
 import { TollgateError } from '../core/transport.js';
 import { TEXT } from './strings.js';
@@ -13,6 +13,8 @@ import { TEXT } from './strings.js';
  */
 const known = new Map();
 const unkept = new Set();
+/** What the server said last of the videos that it keeps, by the id of the job: `{kept, notKept}`, where `notKept` is why. */
+const onServer = new Map();
 
 let words, tell, whenConnected;
 let leads = false;
@@ -57,16 +59,27 @@ export async function takeUp(rows) {
     // Another tab's newer record stays.
     if (!held.has(id)) await shelf.change(id, () => {}, job);
   }
+  rows.forEach(learn);
   await refresh();
 }
 
-/** Removes a job from the list. It is marked, because the server may list it again, and shown until the mark is stored. */
+function learn({ request_id: id, kept, not_kept: notKept }) {
+  onServer.set(id, { kept, notKept });
+  if (known.has(id)) tell(known.get(id), {});
+}
+
+/**
+ * Removes a job from the list, and its video from the server. It is marked, because the server may list it again, and shown until the
+ * mark is stored.
+ */
 export async function remove(id) {
   const job = known.get(id);
   if (!job) return;
   changes += 1;
   known.delete(id);
   watchOpen();
+  // If the server cannot be reached, the video stays there until it is too old.
+  void send('DELETE', `/bff/video?request_id=${encodeURIComponent(id)}`).catch(() => {});
   await (isNobody() ? shelf.delete(id) : shelf.put({ id, removed: true }));
   tell(job, { removed: true });
 }
@@ -86,9 +99,12 @@ export async function markFavourite(id) {
   return job.favourite;
 }
 
-/** The parsed status of a job. `phase` can also be `left` (hidden by the person) and `gone` (not followed any more). */
+/**
+ * The parsed status of a job, with `kept` and `notKept`. `phase` can also be `left` (hidden by the person) and `gone` (not followed any
+ * more).
+ */
 export function standing(job) {
-  const said = understand(job.body, words);
+  const said = { ...understand(job.body, words), ...onServer.get(job.id) };
   if (said.phase !== 'open' || job.open) return said;
   return { ...said, phase: job.left ? 'left' : 'gone' };
 }
@@ -160,6 +176,7 @@ async function measure(id) {
   } catch {
     return; // It is only missing from the usual times.
   }
+  if (row) learn(row);
   const took = tookOf(row);
   const job = known.get(id);
   if (job && took > 0) await keep({ ...job, took }, {});

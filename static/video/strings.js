@@ -72,6 +72,7 @@ export const TEXT = {
   firstStatus: 'Waiting for the first status',
   noAddress: 'Finished, but the reply has no video address that this page can find. The reply is in the details.',
   notPlayable: (origin) => `This page may not play videos from ${origin}. Ask your admin to add it to page.media_origins.`,
+  notKept: (reason) => `The server has no copy of this video: ${reason}. Download it before its address expires.`,
   sandboxGone: 'An earlier run of the sandbox made this clip. It is gone.',
   failed: (state) => `The video could not be made (“${state}”).`,
   gatewaySays: (reason) => `The AI gateway says: ${reason}`,

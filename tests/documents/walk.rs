@@ -7,7 +7,7 @@ use std::process::Command;
 use tollgate::config::{Environment, Settings, SettingsSource};
 
 use crate::markdown::{blocks, documents, read, rows, section};
-use crate::support::Server;
+use crate::support::{Server, until};
 
 const PUBLIC: &str = "127.0.0.1:8080";
 const ADMIN: &str = "127.0.0.1:9464";
@@ -72,17 +72,43 @@ fn documented_keys_of_readme_and_guide_differ() {
 }
 
 fn walk_through(document: &str, least: usize) {
+    let walk = Walk::open(&[]);
+    let steps = steps(document);
+    assert!(steps.len() >= least, "{document}: {}", steps.len());
+    for (command, status, heart) in steps {
+        let (got, body) = walk.run(&command);
+        assert_eq!(got, status, "{heart}\n{body}");
+        assert!(body.contains(&heart), "expected {heart}\n{body}");
+    }
+}
+
+#[test]
+fn guide_to_kept_videos_ends_with_a_kept_video() {
+    let document = "docs/guide/kept-videos.md";
+    let start = blocks(&read(document), "text").concat();
+    let variables: Vec<_> = start.split(' ').filter_map(|word| word.split_once('=')).collect();
+    assert_eq!(variables.len(), 2, "{start}");
+    let walk = Walk::open(&variables);
+    let steps = steps(document);
+    assert_eq!(steps.len(), 2);
+    for (command, status, heart) in steps {
+        // The second says so a few seconds later.
+        until(&command, || {
+            let (got, body) = walk.run(&command);
+            got == status && body.contains(&heart)
+        });
+    }
+}
+
+/// Returns the commands with curl, each with the status and a part of the body of its answer.
+fn steps(document: &str) -> Vec<(String, String, String)> {
     let words: String = blocks(&read(document), "sh").concat();
-    let walk = Walk::open();
-    let (mut command, mut steps) = (String::new(), 0);
+    let (mut command, mut steps) = (String::new(), Vec::new());
     for line in words.lines() {
         match line.strip_prefix("# ") {
             Some(expected) if !command.is_empty() => {
                 let (status, heart) = expected.split_once(' ').expect("a status and a body");
-                let (got, body) = walk.run(&std::mem::take(&mut command));
-                assert_eq!(got, status, "{expected}\n{body}");
-                assert!(body.contains(heart), "expected {heart}\n{body}");
-                steps += 1;
+                steps.push((std::mem::take(&mut command), status.to_owned(), heart.to_owned()));
             }
             _ if line.starts_with("curl ") || !command.is_empty() => {
                 command += &format!("{line}\n")
@@ -91,8 +117,8 @@ fn walk_through(document: &str, least: usize) {
         }
     }
     assert_eq!(command, "", "a command without its answer");
-    assert_eq!(steps, words.matches("curl ").count());
-    assert!(steps >= least, "{document}: {steps}");
+    assert_eq!(steps.len(), words.matches("curl ").count());
+    steps
 }
 
 #[test]
@@ -102,7 +128,7 @@ fn sandbox_faults_answer_as_documented() {
     faults.retain(|row| !LONG_FAULTS.contains(&row[0].trim_matches('`')));
     // This one parks the only key, and the next call would meet that.
     faults.sort_by_key(|row| row[0].contains("revoked"));
-    let walk = Walk::open();
+    let walk = Walk::open(&[]);
     for row in faults {
         let body = format!(
             r#"{{"model":"eta-5","messages":[{{"role":"user","content":"{}"}}]}}"#,
@@ -127,9 +153,9 @@ struct Walk {
 }
 
 impl Walk {
-    fn open() -> Self {
+    fn open(environment: &[(&str, &str)]) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
-        Self { server: Server::start(folder.path(), &[], &[]), folder }
+        Self { server: Server::start(folder.path(), &[], environment), folder }
     }
 
     /// Runs the command as written, but for the ports; gives the status and the body with its head.

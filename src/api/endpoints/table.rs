@@ -6,7 +6,7 @@ use http::Method;
 
 use super::{Endpoint, PAID, READ, SHARED};
 use crate::api::{bff, passthrough, pictures};
-use crate::gate::route::{Auth, BodyKind, Class, DEFAULT_ROUTE, Route};
+use crate::gate::route::{Auth, BodyKind, Class, CrossOrigin, DEFAULT_ROUTE, Route};
 
 const LOGIN: Route = Route { method: Method::POST, signs_in: true, ..DEFAULT_ROUTE };
 
@@ -26,6 +26,15 @@ pub(super) static ROWS: &[Endpoint] = &[
     Endpoint {
         route: Route { path: "/bff/video/content", ..READ },
         handler: |cx| Box::pin(passthrough::video_content(cx)),
+    },
+    Endpoint {
+        route: Route {
+            method: Method::DELETE,
+            path: "/bff/video",
+            cross_origin: CrossOrigin::Own,
+            ..READ
+        },
+        handler: |cx| Box::pin(bff::remove_video(cx)),
     },
     Endpoint {
         route: Route { path: "/bff/events", ..READ },
