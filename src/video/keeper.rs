@@ -131,8 +131,8 @@ impl Shared {
             let fetched = kept.fetch(&job, address.as_deref()).await;
             drop(slot);
             let error = match fetched {
-                Ok(bytes) => return info!(job = &*request_id, bytes, "video kept"),
-                Err(KeepError::Removed) => return,
+                Ok(Some(bytes)) => return info!(job = &*request_id, bytes, "video kept"),
+                Ok(None) | Err(KeepError::Removed) => return,
                 Err(error) => error,
             };
             let is_last = (is_old && wait > FIRST_WAIT) || started.elapsed() + wait > MAX_TRYING;

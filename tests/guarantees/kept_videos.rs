@@ -120,7 +120,7 @@ fn kept_video_is_served_in_ranges_with_a_strong_etag_and_a_name() {
         assert_eq!(whole.value(header), Some(value), "{header}");
     }
     let clip = clip();
-    let (end, length) = (LENGTH - 1, LENGTH.to_string());
+    let end = LENGTH - 1;
     for (range, part, shown) in [
         ("bytes=0-", &clip[..], format!("bytes 0-{end}/{LENGTH}")),
         ("bytes=100-199", &clip[100..200], format!("bytes 100-199/{LENGTH}")),
@@ -143,9 +143,12 @@ fn kept_video_is_served_in_ranges_with_a_strong_etag_and_a_name() {
         let answer = content(&gate, &[("range", range)]);
         assert!([200, 416].contains(&answer.status), "{range}: {}", answer.status);
     }
-    let head = gate.ask("HEAD", CONTENT, &[("range", "bytes=0-1")], "");
-    assert_eq!((head.status, head.value("content-length")), (200, Some(&*length)));
-    assert!(head.body.is_empty());
+    let mut client = gate.client();
+    let head = format!("HEAD {CONTENT} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
+    client.write(head.as_bytes());
+    let head = String::from_utf8(client.rest()).unwrap().to_lowercase();
+    assert!(head.starts_with("http/1.1 200 ok") && head.ends_with("\r\n\r\n"), "{head:.300}");
+    assert!(head.contains(&format!("content-length: {LENGTH}\r\n")) && head.contains(&tag), "{head}");
     let known = content(&gate, &[("if-none-match", &tag)]);
     assert_eq!((known.status, known.body.len()), (304, 0));
     assert_eq!(media.requests(), 1);
@@ -235,7 +238,7 @@ fn videos_that_expired_are_removed_at_a_reload() {
     fs::write(gate.folder().join("proxy.toml"), settings).unwrap();
     gate.signal(Signal::SIGHUP);
     until("it is removed", || files(&folder, "video").is_empty());
-    assert!(gate.printed().contains("expired videos removed"), "{}", gate.printed());
+    until("it is logged", || gate.printed().contains("expired videos removed"));
     assert_eq!(content(&gate, &[]).body, clip(), "the gateway still gives it");
 }
 

@@ -78,7 +78,7 @@ pub async fn list(
             not_kept: match kept {
                 Some(KeptState::Failed(reason)) => Some(reason),
                 Some(KeptState::OverQuota) => Some(OVER_QUOTA.to_owned()),
-                _ => None,
+                Some(KeptState::Kept | KeptState::Missing | KeptState::Removed) | None => None,
             },
         }
     });

@@ -19,9 +19,12 @@ const PRIVATE: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
 fn client(lookups: Vec<Vec<Ipv4Addr>>) -> MediaClient {
     let lookups = Mutex::new(lookups.into_iter());
     let resolve = move |host: String, port| -> BoxFuture<'static, io::Result<Vec<SocketAddr>>> {
-        let found = match host.parse() {
+        let found: Vec<IpAddr> = match host.parse() {
             Ok(literal) => vec![literal],
-            Err(_) => lock(&lookups).next().expect("no further lookup"),
+            Err(_) => {
+                let found = lock(&lookups).next().unwrap_or_default();
+                found.into_iter().map(IpAddr::from).collect()
+            }
         };
         Box::pin(async move { Ok(found.into_iter().map(|ip| (ip, port).into()).collect()) })
     };

@@ -68,20 +68,22 @@ impl KeptVideos {
         file.respond(job, method, headers).await.ok()
     }
 
-    /// Fetches the video of a job from an address, unless it is there. Returns its length.
-    pub async fn fetch(&self, job: &Job, address: Option<&str>) -> Result<u64, KeepError> {
-        let address = address.ok_or(KeepError::NoAddress)?;
+    /// Fetches the video of a job from an address, and returns its length; `None` if it was there
+    /// already.
+    pub async fn fetch(&self, job: &Job, address: Option<&str>) -> Result<Option<u64>, KeepError> {
         let (starting, now) = (job.clone(), clock::wall());
-        let part = self.with_folder(move |folder| {
-            if folder.state(&starting) == KeptState::Removed {
-                return Err(KeepError::Removed);
+        let part = self.with_folder(move |folder| match folder.state(&starting) {
+            KeptState::Kept => Ok(None),
+            KeptState::Removed => Err(KeepError::Removed),
+            KeptState::OverQuota | KeptState::Failed(_) | KeptState::Missing => {
+                if folder.is_being_written(&starting, now) {
+                    return Err(KeepError::Busy);
+                }
+                Ok(Some(folder.new_part(&starting)?))
             }
-            if folder.is_being_written(&starting, now) {
-                return Err(KeepError::Busy);
-            }
-            Ok(folder.new_part(&starting)?)
         });
-        let part = part.await??;
+        let Some(part) = part.await?? else { return Ok(None) };
+        let address = address.ok_or(KeepError::NoAddress)?;
         let mut file = tokio::fs::File::from_std(part.as_file().try_clone()?);
         let length = transfer::fetch(&self.media, address, self.config.max_size, &mut file).await?;
         let finishing = job.clone();
@@ -97,7 +99,7 @@ impl KeptVideos {
         let length = finished.await??;
         self.metrics.kept_videos("kept", 1);
         self.tidy().await;
-        Ok(length)
+        Ok(Some(length))
     }
 
     /// Notes for all servers why a video could not be kept.
