@@ -101,7 +101,6 @@ fn interpret(
         let wait = section.text("wait", value::time_or_zero, Duration::ZERO);
         (store::store(section, source, is_sandbox), wait)
     });
-    let videos = reader.section(raw, "videos", |section| videos(section, folder, &store));
     let settings = Settings {
         server: reader.section(raw, "server", |section| server(section, folder, &store)),
         admin_listen: reader.section(raw, "admin", |section| {
@@ -119,15 +118,12 @@ fn interpret(
         }),
         alerts: reader.section(raw, "alerts", webhooks::alerts),
         webhooks: webhooks::webhooks(&mut reader, raw, source),
-        purchase: reader.section(raw, "purchase", |section| PurchaseConfig {
-            dedupe_window: section.text("dedupe_window", value::time_or_zero, secs(30)),
-            keep_replies: section.text("keep_replies", value::time, secs(24 * 3_600)),
-        }),
+        purchase: reader.section(raw, "purchase", purchase),
+        videos: reader.section(raw, "videos", |section| videos(section, folder, &store)),
         store,
         store_wait,
         mark_folders: Vec::new(),
         jobs: reader.section(raw, "jobs", |section| jobs(section, is_sandbox)),
-        videos,
         page: reader.section(raw, "page", |section| page(section, folder, is_sandbox)),
         mcp: reader.section(raw, "mcp", mcp),
         models,
@@ -360,12 +356,23 @@ fn jobs(section: &mut Section<'_>, is_sandbox: bool) -> JobsConfig {
     jobs
 }
 
+fn purchase(section: &mut Section<'_>) -> PurchaseConfig {
+    PurchaseConfig {
+        dedupe_window: section.text("dedupe_window", value::time_or_zero, secs(30)),
+        keep_replies: section.text("keep_replies", value::time, secs(24 * 3_600)),
+    }
+}
+
 fn videos(section: &mut Section<'_>, folder: &Path, store: &StoreConfig) -> VideosConfig {
-    let ledger = store.path().and_then(Path::parent).unwrap_or(folder);
+    let beside = match store {
+        StoreConfig::Sqlite(path) => path.with_file_name("videos"),
+        StoreConfig::Postgres(_) => folder.join("videos"),
+        StoreConfig::Memory => PathBuf::from("videos"),
+    };
     let dir = section.nullable("dir", |text| Ok(PathBuf::from(text)));
     let videos = VideosConfig {
         keep: section.text("keep", value::time_or_zero, secs(30 * 86_400)),
-        dir: dir.map_or_else(|| ledger.join("videos"), |dir| folder.join(dir)),
+        dir: dir.map_or(beside, |dir| folder.join(dir)),
         quota: section.text("quota", value::disk_size, 20 << 30),
         max_size: section.text("max_size", value::disk_size, 512 << 20),
     };

@@ -148,7 +148,10 @@ fn kept_video_is_served_in_ranges_with_a_strong_etag_and_a_name() {
     client.write(head.as_bytes());
     let head = String::from_utf8(client.rest()).unwrap().to_lowercase();
     assert!(head.starts_with("http/1.1 200 ok") && head.ends_with("\r\n\r\n"), "{head:.300}");
-    assert!(head.contains(&format!("content-length: {LENGTH}\r\n")) && head.contains(&tag), "{head}");
+    assert!(
+        head.contains(&format!("content-length: {LENGTH}\r\n")) && head.contains(&tag),
+        "{head}"
+    );
     let known = content(&gate, &[("if-none-match", &tag)]);
     assert_eq!((known.status, known.body.len()), (304, 0));
     assert_eq!(media.requests(), 1);
