@@ -136,7 +136,7 @@ impl Shared {
                 Err(error) => error,
             };
             let is_last = (is_old && wait > FIRST_WAIT) || started.elapsed() + wait > MAX_TRYING;
-            if error.is_final() || is_last {
+            if matches!(error, KeepError::Final(_)) || is_last {
                 return self.give_up_video(kept, &job, &error).await;
             }
             warn!(%error, job = &*request_id, ?wait, "video not kept; will retry");

@@ -126,9 +126,7 @@ impl JobRegistry {
                 future::join(shared.claim_jobs(), shared.exchange_news()).await;
                 return;
             }
-            let jobs = shared.store.open_jobs().await;
-            shared.resume_videos().await;
-            match jobs {
+            match shared.store.open_jobs().await {
                 Ok(jobs) => {
                     for (number, job) in (0..).zip(jobs) {
                         shared.start(job, (RESUME_INTERVAL * number).min(MAX_RESUME_DELAY));
@@ -138,6 +136,7 @@ impl JobRegistry {
                 Err(_) if shared.store.is_unusable() => {}
                 Err(error) => error!(%error, "open jobs unreadable; resuming them on request"),
             }
+            shared.resume_videos().await;
         };
         self.0.tasks.spawn_on(resume, &self.0.runtime);
     }

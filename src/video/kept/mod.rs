@@ -23,6 +23,7 @@ use crate::gateway::media::MediaClient;
 use crate::ledger::Job;
 use crate::metrics::Metrics;
 use folder::Folder;
+use transfer::failed;
 
 /// The kept videos, with the settings of now.
 pub struct KeptVideos {
@@ -77,13 +78,13 @@ impl KeptVideos {
             KeptState::Removed => Err(KeepError::Removed),
             KeptState::OverQuota | KeptState::Failed(_) | KeptState::Missing => {
                 if folder.is_being_written(&starting, now) {
-                    return Err(KeepError::Busy);
+                    return Err(failed("another server fetches it"));
                 }
                 Ok(Some(folder.new_part(&starting)?))
             }
         });
         let Some(part) = part.await?? else { return Ok(None) };
-        let address = address.ok_or(KeepError::NoAddress)?;
+        let address = address.ok_or_else(|| failed("the job's status names no video"))?;
         let mut file = tokio::fs::File::from_std(part.as_file().try_clone()?);
         let length = transfer::fetch(&self.media, address, self.config.max_size, &mut file).await?;
         let finishing = job.clone();

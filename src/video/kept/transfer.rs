@@ -1,5 +1,6 @@
 //! Fetches one video into the folder.
 
+use std::borrow::Cow;
 use std::io;
 use std::time::Duration;
 
@@ -19,52 +20,40 @@ const READ_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long one transfer may take.
 const MAX_TIME: Duration = Duration::from_secs(30 * 60);
 
+const TOO_SLOW: &str = "the transfer took too long";
+const NOT_VIDEO: KeepError =
+    KeepError::Temporary(Cow::Borrowed("the media server sent something else than a video"));
+const TOO_LARGE: KeepError = KeepError::Final("it is larger than videos.max_size");
+
 /// Why a video was not kept. The texts are shown to its owner, so they name no address.
 #[derive(Debug, thiserror::Error)]
 pub enum KeepError {
-    #[error("the job's status names no address of a video")]
-    NoAddress,
-    #[error("its address is not allowed")]
-    NotAllowed,
-    #[error("{0}")]
-    Unreachable(#[source] io::Error),
-    #[error("the media server gave no answer: {0}")]
-    Unanswered(#[source] gateway::Error),
-    #[error("the media server returned {0}")]
-    Status(StatusCode),
-    #[error("the media server sent something else than a video")]
-    NotVideo,
-    #[error("it is larger than videos.max_size")]
-    TooLarge,
-    #[error("the media server does not say how long it is")]
-    Endless,
-    #[error("the transfer took too long")]
-    TooSlow,
-    #[error("the connection was lost")]
-    Lost,
-    #[error("the disk: {0}")]
-    Disk(#[from] io::Error),
-    #[error("another server fetches it")]
-    Busy,
     #[error("it was removed")]
     Removed,
+    /// Another attempt would fail in the same way.
+    #[error("{0}")]
+    Final(&'static str),
+    #[error("{0}")]
+    Temporary(Cow<'static, str>),
 }
 
-impl KeepError {
-    /// Returns whether another attempt would fail in the same way.
-    pub fn is_final(&self) -> bool {
-        matches!(self, Self::TooLarge | Self::Removed)
+impl From<io::Error> for KeepError {
+    fn from(error: io::Error) -> Self {
+        Self::Temporary(format!("the disk: {error}").into())
     }
 }
 
 impl From<gateway::Error> for KeepError {
     fn from(error: gateway::Error) -> Self {
         if let gateway::Error::Unreachable(error) = error {
-            Self::Unreachable(error)
-        } else {
-            Self::Unanswered(error)
+            return Self::Temporary(error.to_string().into());
         }
+        Self::Temporary(format!("the media server gave no answer: {error}").into())
     }
+}
+
+pub(super) fn failed(why: &'static str) -> KeepError {
+    KeepError::Temporary(why.into())
 }
 
 /// Writes the video to `file`, and returns its length.
@@ -75,22 +64,24 @@ pub(super) async fn fetch(
     file: &mut tokio::fs::File,
 ) -> Result<u64, KeepError> {
     let fetching = async {
-        let address = media.allowed_url(address).ok_or(KeepError::NotAllowed)?;
+        let address =
+            media.allowed_url(address).ok_or_else(|| failed("its address is not allowed"))?;
         let reply = media.request(&address, Method::GET, None).await?;
         if reply.status() != StatusCode::OK {
-            return Err(KeepError::Status(reply.status()));
+            let status = reply.status();
+            return Err(KeepError::Temporary(format!("the media server returned {status}").into()));
         }
         let length = reply.body().size_hint().exact();
         if length.is_none() && !reply.headers().contains_key(TRANSFER_ENCODING) {
             // The end of the connection could be a lost one.
-            return Err(KeepError::Endless);
+            return Err(failed("the media server does not say how long it is"));
         }
         if length.is_some_and(|length| length > max_size) {
-            return Err(KeepError::TooLarge);
+            return Err(TOO_LARGE);
         }
         write(reply.into_body(), max_size, file).await
     };
-    timeout(MAX_TIME, fetching).await.unwrap_or(Err(KeepError::TooSlow))
+    timeout(MAX_TIME, fetching).await.unwrap_or_else(|_elapsed| Err(failed(TOO_SLOW)))
 }
 
 async fn write(
@@ -99,15 +90,15 @@ async fn write(
     file: &mut tokio::fs::File,
 ) -> Result<u64, KeepError> {
     let (mut head, mut length) = (Vec::with_capacity(HEAD_SIZE), 0);
-    let is_video = |head: &[u8]| format::identify(head).ok_or(KeepError::NotVideo).map(drop);
+    let is_video = |head: &[u8]| format::identify(head).ok_or(NOT_VIDEO).map(drop);
     loop {
-        let frame = timeout(READ_TIMEOUT, body.frame()).await.map_err(|_| KeepError::TooSlow)?;
+        let frame = timeout(READ_TIMEOUT, body.frame()).await.map_err(|_| failed(TOO_SLOW))?;
         let Some(frame) = frame else { break };
-        let frame = frame.map_err(|_| KeepError::Lost)?;
+        let frame = frame.map_err(|_| failed("the connection was lost"))?;
         let Some(data) = frame.data_ref() else { continue };
         length += data.len() as u64;
         if length > max_size {
-            return Err(KeepError::TooLarge);
+            return Err(TOO_LARGE);
         }
         if head.len() < HEAD_SIZE {
             head.extend(data.iter().take(HEAD_SIZE - head.len()));
