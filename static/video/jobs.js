@@ -53,13 +53,18 @@ export async function takeIn({ reply, payload, costMicros, at }) {
 export async function takeUp(rows) {
   const held = new Set((await shelf.all()).map(({ id }) => id));
   for (const row of rows) {
+    // Removed in another browser.
+    if (row.removed) {
+      await drop(row.request_id);
+      continue;
+    }
     const { request_id: id, model, price_micros: costMicros, at, status: body, prompt = '' } = row;
     const open = row.state === 'open';
     const job = { id, payload: { model, prompt }, costMicros, at: Date.parse(at), open, left: false, body, trouble: null, took: open ? null : tookOf(row) };
     // Another tab's newer record stays.
     if (!held.has(id)) await shelf.change(id, () => {}, job);
   }
-  rows.forEach(learn);
+  rows.filter(({ removed }) => !removed).forEach(learn);
   await refresh();
 }
 
@@ -73,13 +78,17 @@ function learn({ request_id: id, kept, not_kept: notKept }) {
  * mark is stored.
  */
 export async function remove(id) {
+  // If the server cannot be reached, the video stays there until it is too old.
+  if (known.has(id)) void send('DELETE', `/bff/video?request_id=${encodeURIComponent(id)}`).catch(() => {});
+  await drop(id);
+}
+
+async function drop(id) {
   const job = known.get(id);
   if (!job) return;
   changes += 1;
   known.delete(id);
   watchOpen();
-  // If the server cannot be reached, the video stays there until it is too old.
-  void send('DELETE', `/bff/video?request_id=${encodeURIComponent(id)}`).catch(() => {});
   await (isNobody() ? shelf.delete(id) : shelf.put({ id, removed: true }));
   tell(job, { removed: true });
 }

@@ -235,6 +235,8 @@ export interface Job extends Priced {
   kept?: boolean;
   /** Why it has none. */
   not_kept?: string;
+  /** Whether you or an admin removed it for good. */
+  removed?: boolean;
 }
 
 export interface Jobs {

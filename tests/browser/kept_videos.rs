@@ -10,8 +10,8 @@ use crate::videos::{IS_READY, REALLY, choose};
 use crate::watch::Tamper;
 
 const ORDER: &str = r#"{"prompt": "A lighthouse at dusk", "model": "video-c-2", "duration": 6}"#;
-const NONE_LISTED: &str =
-    "fetch('/bff/jobs').then((reply) => reply.json()).then(({ rows }) => rows.length === 0)";
+const IS_REMOVED: &str =
+    "fetch('/bff/jobs').then((reply) => reply.json()).then(({ rows }) => rows[0].removed)";
 
 /// Orders a video as another program does, and waits until it is kept.
 fn order(gate: &Gate, token: &str) {
@@ -37,7 +37,7 @@ fn kept_video_plays_and_is_removed_from_the_server_with_its_tile() {
     choose(&page, "A lighthouse at dusk", "Remove");
     page.find(REALLY).click();
     page.wait_for_text("No videos yet.");
-    page.wait_until(NONE_LISTED);
+    page.wait_until(IS_REMOVED);
     page.reload();
     page.wait_for_text("No videos yet.");
 }

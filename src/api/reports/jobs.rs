@@ -37,6 +37,9 @@ struct OwnJob<'a> {
     /// Why it has not.
     #[serde(skip_serializing_if = "Option::is_none")]
     not_kept: Option<String>,
+    /// Whether its owner or an admin removed it for good.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    removed: bool,
 }
 
 /// Lists the named jobs that exist, in that order, or all of the caller's if none is named.
@@ -60,8 +63,7 @@ pub async fn list(
     let states = jobs.kept_states(&found).await;
     let states =
         states.map_or_else(|| vec![None; found.len()], |it| it.into_iter().map(Some).collect());
-    let listed = found.iter().zip(states).filter(|(_, state)| *state != Some(KeptState::Removed));
-    let own = listed.map(|(job, kept)| {
+    let own = found.iter().zip(states).map(|(job, kept)| {
         let document = StatusDocument::new(&job.request_id, job.latest_update.as_ref());
         let StatusDocument { request_id, state, at: status_at, status } = document;
         OwnJob {
@@ -74,6 +76,7 @@ pub async fn list(
             state,
             status_at,
             status,
+            removed: kept == Some(KeptState::Removed),
             kept: kept.as_ref().map(|kept| *kept == KeptState::Kept),
             not_kept: match kept {
                 Some(KeptState::Failed(reason)) => Some(reason),
