@@ -6,11 +6,14 @@ mod cached_list;
 pub mod cookie;
 pub mod counter_key;
 mod failures;
+pub mod issuer;
 pub mod jwt;
+pub mod links;
 pub mod member_cache;
 pub mod oidc;
 mod own_tokens;
 pub mod quote;
+pub mod secret_file;
 mod subject;
 pub mod subject_cache;
 pub mod token;
@@ -37,6 +40,7 @@ use crate::metrics::Metrics;
 use cached_list::RETRY_AFTER;
 use failures::FailureLimiter;
 use jwt::{JwtVerifier, SignedIn};
+use links::LinkCache;
 use member_cache::{MemberCache, MemberCount};
 use oidc::{LoginCallback, LoginStart, OidcLogin};
 use subject_cache::SubjectCache;
@@ -125,6 +129,8 @@ pub enum Denied {
     /// With the reason for the log, which quotes nothing of the credentials.
     Invalid(&'static str),
     Forged,
+    /// A link that is genuine, and buys nothing more for this reason.
+    Ended(&'static str),
     /// Too many forged tokens came from this address; none is verified for this long.
     Throttled(Duration),
     /// No keys or no member list to check against; retry after this long.
@@ -160,6 +166,8 @@ impl OidcAccess {
 /// Authenticates requests. Shared by all cores and kept across settings reloads.
 pub struct Authenticator {
     mode: AuthMode,
+    /// `None` unless `access.links` is set.
+    links: Option<LinkCache>,
     failures: FailureLimiter,
     /// Bounds the cost of verifying signatures that turn out to be forged.
     forgeries: FailureLimiter,
@@ -167,9 +175,9 @@ pub struct Authenticator {
 }
 
 impl Authenticator {
-    pub fn new(mode: AuthMode, metrics: Arc<Metrics>) -> Self {
+    pub fn new(mode: AuthMode, links: Option<LinkCache>, metrics: Arc<Metrics>) -> Self {
         let (failures, forgeries) = (FailureLimiter::default(), FailureLimiter::default());
-        Self { mode, failures, forgeries, metrics }
+        Self { mode, links, failures, forgeries, metrics }
     }
 
     pub fn is_open(&self) -> bool {
@@ -184,6 +192,9 @@ impl Authenticator {
         credentials: Credentials<'_>,
         address: Caller,
     ) -> Result<(Caller, Session), Problem> {
+        if let Some(links) = self.links_with(credentials) {
+            return self.of_link(links, credentials, &address).await;
+        }
         let result = match (&self.mode, credentials) {
             (AuthMode::Host, Credentials::User(user)) => {
                 return user.session().ok_or_else(|| invalid("the session of the user has ended"));
@@ -283,6 +294,10 @@ impl Authenticator {
 
     /// Ends the session. Returns where the browser can end the one at the login service, too.
     pub async fn log_out(&self, value: &str) -> Result<Option<String>, Problem> {
+        // A link stays open for its browser until it ends: its cookie says so alone.
+        if self.links_of(value).is_some() {
+            return Ok(None);
+        }
         let unavailable = |_: Unavailable| self.list_unavailable();
         if let AuthMode::Oidc(oidc) = &self.mode {
             oidc.sessions.sign_out(value).await.map_err(unavailable)?;
@@ -293,6 +308,9 @@ impl Authenticator {
     }
 
     pub async fn refresh(&self) {
+        if let Some(links) = &self.links {
+            links.refresh().await;
+        }
         match &self.mode {
             AuthMode::Open | AuthMode::Jwt(_) | AuthMode::Host => {}
             AuthMode::Members(members) => members.refresh().await,
@@ -301,6 +319,15 @@ impl Authenticator {
     }
 
     pub async fn run(&self) {
+        let links = async {
+            if let Some(links) = &self.links {
+                links.run().await;
+            }
+        };
+        futures_util::join!(self.run_mode(), links);
+    }
+
+    async fn run_mode(&self) {
         match &self.mode {
             AuthMode::Open | AuthMode::Host => {}
             AuthMode::Members(members) => members.run().await,
@@ -336,7 +363,7 @@ impl Authenticator {
     }
 
     pub fn has_logins(&self) -> bool {
-        matches!(self.mode, AuthMode::Members(_) | AuthMode::Oidc(_))
+        self.links.is_some() || matches!(self.mode, AuthMode::Members(_) | AuthMode::Oidc(_))
     }
 
     /// Returns the login service that users sign in at; `None` unless `access.mode` is `oidc`.
@@ -369,11 +396,14 @@ impl Authenticator {
     fn rejection(&self, denied: Denied, address: &Caller) -> Problem {
         let now = clock::now();
         let (counted, reason) = match denied {
-            Denied::Unavailable(_) if self.has_logins() => return self.list_unavailable(),
+            Denied::Unavailable(_) if !matches!(self.mode, AuthMode::Jwt(_)) => {
+                return self.list_unavailable();
+            }
             Denied::Unavailable(retry_after) => {
                 let detail = "tokens cannot be verified right now: access.jwt.jwks has no keys";
                 return Problem::new(&OVERLOADED).detail(detail).retry_after(retry_after);
             }
+            Denied::Ended(reason) => (Ok(()), reason),
             Denied::Throttled(retry_after) => (Err(retry_after), FORGED),
             Denied::Invalid(reason) => (self.failures.record(address, now), reason),
             Denied::Forged => {

@@ -8,7 +8,7 @@ use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use zeroize::Zeroizing;
 
-use crate::gateway::contract::member::TOKEN_PREFIX;
+use crate::gateway::contract::member::{LINK_PREFIX, TOKEN_PREFIX};
 use crate::ledger::Digest;
 
 /// Random characters that may be shown; the rest keeps 220 bits.
@@ -21,6 +21,7 @@ pub struct Secret {
     cookies: Zeroizing<[u8; 32]>,
     pub(super) quotes: Zeroizing<[u8; 32]>,
     pub(super) sign_ins: Zeroizing<[u8; 32]>,
+    pub(super) links: Zeroizing<[u8; 32]>,
     /// Identifies the secret without revealing it.
     pub fingerprint: Digest,
 }
@@ -33,6 +34,7 @@ impl Secret {
             cookies: derive("tollgate 2026-11 hash of a login's cookie"),
             quotes: derive("tollgate 2026-11 authentication of a quote"),
             sign_ins: derive("tollgate 2026-11 seal of a sign-in that has begun"),
+            links: derive("tollgate 2026-11 authentication of a link"),
             fingerprint: *derive("tollgate 2026-11 fingerprint of the secret"),
         }
     }
@@ -107,17 +109,25 @@ pub fn prefix(token: &str) -> &str {
     token.get(..TOKEN_PREFIX.len() + PREFIX_RANDOM).filter(|_| is_token).unwrap_or_default()
 }
 
-/// Shortens every token in `text` to its prefix.
+/// Shortens every token in `text`, also those of links, to its prefix.
 pub fn redact_tokens(text: &str) -> Cow<'_, str> {
-    let mut parts = text.split(TOKEN_PREFIX);
+    let clean = redact(text, TOKEN_PREFIX);
+    match redact(&clean, LINK_PREFIX) {
+        Cow::Owned(clean) => Cow::Owned(clean),
+        Cow::Borrowed(_) => clean,
+    }
+}
+
+fn redact<'a>(text: &'a str, prefix: &str) -> Cow<'a, str> {
+    let mut parts = text.split(prefix);
     let before = parts.next().unwrap_or_default().to_owned();
     let clean = parts.fold(before, |clean, part| {
         let is_random = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
         let rest = part.trim_start_matches(is_random);
         let secret = &part[..part.len() - rest.len()];
         match secret.get(..PREFIX_RANDOM).filter(|_| secret.len() > 2 * PREFIX_RANDOM) {
-            Some(start) => clean + TOKEN_PREFIX + start + "…" + rest,
-            None => clean + TOKEN_PREFIX + part,
+            Some(start) => clean + prefix + start + "…" + rest,
+            None => clean + prefix + part,
         }
     });
     if clean == text { Cow::Borrowed(text) } else { Cow::Owned(clean) }

@@ -76,7 +76,8 @@ impl Passthrough {
 
     /// Returns the gateway's reply to a `GET`, at most a second old. Concurrent calls share one.
     async fn read(&self, path: &str) -> Result<GatewayReply, Problem> {
-        let (method, body) = (Method::GET, Bytes::new());
+        let method = Method::GET;
+        let body = Bytes::new();
         let request =
             GatewayRequest::free(GatewayCall::Passthrough { method, path: path.into(), body });
         let gateway = self.gateway.clone();

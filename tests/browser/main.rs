@@ -18,6 +18,7 @@ mod held_gateway;
 mod kept_purchases;
 mod kept_videos;
 mod keyboard;
+mod languages;
 mod ledgers;
 mod login;
 mod long;

@@ -5,4 +5,5 @@ mod lists;
 mod references;
 mod security;
 mod settings;
+mod texts;
 mod walk;

@@ -21,6 +21,7 @@ mod jwt;
 mod jwt_subjects;
 mod kept_videos;
 mod limits;
+mod links;
 mod log;
 mod login_service;
 mod members;
