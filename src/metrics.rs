@@ -39,6 +39,8 @@ pub struct Metrics {
     replays: Family<Labels<1>, Counter>,
     saved: Family<Labels<1>, Counter>,
     webhooks: Family<Labels<2>, Counter>,
+    kept_videos: Family<Labels<1>, Counter>,
+    pub kept_video_bytes: Gauge,
     /// Wall-clock time since the Unix epoch.
     started: Duration,
 }
@@ -81,6 +83,8 @@ impl Default for Metrics {
             ),
             replays: register(r, "replays", "Duplicates answered without another purchase"),
             webhooks: register(r, "webhooks", "Attempts to deliver events to webhooks"),
+            kept_videos: register(r, "kept_videos", "Videos kept, not kept, or removed"),
+            kept_video_bytes: register(r, "kept_video_bytes", "Size of all kept videos"),
             saved: register(r, "saved_microdollars", "Money that these would have cost again"),
             started: clock::wall(),
             registry,
@@ -139,6 +143,11 @@ impl Metrics {
     /// attempt follows.
     pub fn webhook(&self, event: &'static str, outcome: &'static str) {
         self.webhooks.get_or_create(&[("event", event), ("outcome", outcome)]).inc();
+    }
+
+    /// `outcome` is `kept`, `failed`, or why videos were removed: `expired` or `quota`.
+    pub fn kept_videos(&self, outcome: &'static str, count: u64) {
+        self.kept_videos.get_or_create(&[("outcome", outcome)]).inc_by(count);
     }
 
     /// Returns the page of a scrape.

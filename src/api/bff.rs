@@ -15,6 +15,7 @@ use crate::api::validate;
 use crate::gate::Call;
 use crate::gate::problem::{ALL, Charged, FORBIDDEN, Kind, NOT_FOUND, Problem};
 use crate::gate::response::{self, HandlerResult, Response};
+use crate::gateway::contract::member::Role;
 use crate::video::events::{self, EventsRequest};
 
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
@@ -35,6 +36,13 @@ pub(super) async fn events(cx: HandlerContext) -> HandlerResult {
     let prefix = &*cx.handlers.prefix;
     let request = EventsRequest { caller, session, last_event_id, named, request_id, prefix };
     events::stream(&cx.handlers.jobs, request).await
+}
+
+pub(super) async fn remove_video(cx: HandlerContext) -> HandlerResult {
+    let request_id = validate::video_status(cx.query())?;
+    let is_admin = cx.call.session.role == Role::Admin;
+    cx.handlers.jobs.remove_video(&request_id, &cx.call.caller, is_admin).await?;
+    Ok(no_content([]))
 }
 
 pub(super) async fn catalog(cx: HandlerContext) -> HandlerResult {

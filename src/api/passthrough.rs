@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::RANGE;
 use http::{Method, StatusCode};
 use moka::future::Cache;
 use tower::ServiceExt;
@@ -42,12 +41,8 @@ pub(super) async fn video_content(cx: HandlerContext) -> HandlerResult {
 }
 
 pub(super) async fn content(cx: &HandlerContext, request_id: &str) -> HandlerResult {
-    let head = &cx.call.head;
-    let caller = (&cx.call.caller, &cx.call.session);
-    cx.handlers
-        .videos
-        .content(request_id, head.method.clone(), head.headers.get(RANGE), caller)
-        .await
+    let (head, caller) = (&cx.call.head, (&cx.call.caller, &cx.call.session));
+    cx.handlers.videos.content(request_id, (&head.method, &head.headers), caller).await
 }
 
 pub(super) async fn passthrough_buy(cx: HandlerContext) -> HandlerResult {

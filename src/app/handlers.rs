@@ -8,7 +8,7 @@ use http::Method;
 use serde_json::{Value, json};
 use url::Url;
 
-use super::{App, SharedState, Shutdown, terms};
+use super::{App, SharedState, Shutdown, terms, videos};
 use crate::account::summary::BillingSummary;
 use crate::api::catalog::PriceList;
 #[cfg(feature = "mcp")]
@@ -32,7 +32,6 @@ use crate::gate::host::Hosts;
 use crate::gate::rate::Limiter;
 use crate::gate::route::RouteTable;
 use crate::gateway::GatewayService;
-use crate::gateway::fetch::MediaClient;
 use crate::gateway::sandbox;
 use crate::purchase::ledger_name::LedgerName;
 use crate::video::media::Videos;
@@ -63,9 +62,7 @@ pub(super) fn handlers(
     summary: &BillingSummary,
     gateway: GatewayService,
 ) -> io::Result<Handlers> {
-    let sandbox = shared.sandbox.iter().map(|(_, address)| format!("http://{address}"));
-    let origins: Vec<_> = settings.page.media_origins.iter().cloned().chain(sandbox).collect();
-    let media = MediaClient::new(origins.clone(), settings.gateway.connect_timeout);
+    let media = videos::media(settings, shared);
     let are_shared = !settings.access.allowed_origins.is_empty();
     let sold = settings.gateway.passthrough.iter().filter(|one| one.method == Method::POST);
     let prices = sold.map(|one| (one.path.clone(), one.price)).collect();
@@ -79,7 +76,7 @@ pub(super) fn handlers(
         catalog: PriceList::new(
             settings.catalog.clone(),
             settings.page.default_model.clone(),
-            catalog_facts(settings, &origins, shared),
+            catalog_facts(settings, shared),
             (settings.access.may_buy.clone(), Some(shared.store.name())),
         ),
         may_buy: settings.access.may_buy.clone(),
@@ -149,7 +146,7 @@ fn mcp(settings: &Settings, shared: &SharedState, rules: &ChatRules) -> Option<M
 }
 
 /// Returns what the catalog says about this server, apart from the models.
-fn catalog_facts(settings: &Settings, media_origins: &[String], shared: &SharedState) -> Value {
+fn catalog_facts(settings: &Settings, shared: &SharedState) -> Value {
     let sandbox = matches!(settings.gateway.target, Target::Sandbox);
     let (terms, jobs, page) = (terms(settings), &settings.jobs, &settings.page);
     let faults = if sandbox { sandbox::SANDBOX_FAULTS } else { &[] };
@@ -162,7 +159,7 @@ fn catalog_facts(settings: &Settings, media_origins: &[String], shared: &SharedS
             "finished": jobs.finished,
             "failed": jobs.failed,
             "result": jobs.result,
-            "media_origins": media_origins,
+            "media_origins": videos::origins(settings, shared),
         },
         "sandbox_faults": faults.iter().map(fault).collect::<Vec<_>>(),
         "limits": {

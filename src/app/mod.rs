@@ -3,6 +3,7 @@
 pub mod embed;
 mod handlers;
 mod start;
+mod videos;
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -184,6 +185,7 @@ impl App {
             status_words: settings.jobs.clone(),
             trusts_failures: matches!(settings.gateway.target, Target::Sandbox),
             is_public: !settings.is_local_only(),
+            kept: videos::kept(settings, shared),
         });
         shared.hosts.store(Arc::clone(&downstream.hosts));
         shared.watched.store(Some(Arc::new(self.watched())));
@@ -241,6 +243,7 @@ impl App {
         let access = Arc::clone(&self.shared.access);
         let (ledger, pictures) = (self.context.ledger.clone(), self.shared.pictures.clone());
         let clock_steps = Arc::clone(&self.shared.clock_steps);
+        let jobs = self.shared.jobs.clone();
         async move {
             if let Some(seconds) = clock_steps.take_step() {
                 tracing::warn!(seconds, "system clock was set");
@@ -254,6 +257,7 @@ impl App {
                 tracing::warn!(%error, "expired replies not deleted");
             }
             OptionFuture::from(pictures.map(Pictures::purge_expired)).await;
+            jobs.tidy_videos().await;
         }
     }
 

@@ -56,6 +56,10 @@ pub(super) fn backup(
         }
         (None, None) => {}
     }
+    if settings.keeps_videos() && settings.videos.dir.is_dir() {
+        let videos = settings.videos.dir.display();
+        writeln!(out, "{videos}: kept videos are not in the backup, copy the folder, too")?;
+    }
     Ok(Exit::Done)
 }
 

@@ -28,6 +28,7 @@ mod secrets;
 mod server;
 mod store;
 mod value;
+mod videos;
 mod warnings;
 mod webhooks;
 
@@ -58,6 +59,7 @@ pub use secrets::{DatabaseUrl, Key, SecretText};
 pub use server::{AcmeConfig, MAX_ACME_NAMES, ServerConfig, TlsConfig, TlsFiles};
 pub use store::{PostgresConfig, StoreConfig};
 pub use value::{ClaimPath, Network, UNIX_PEER};
+pub use videos::VideosConfig;
 pub use webhooks::{WebhookConfig, WebhookSecret, WebhooksConfig};
 
 use admin::{AdminConfig, DEFAULT_OPS};
@@ -89,6 +91,7 @@ pub struct Settings {
     /// Where a server notes, outside of the ledger's folder, how far the ledger has come. Not a setting.
     pub mark_folders: Vec<PathBuf>,
     pub jobs: JobsConfig,
+    pub videos: VideosConfig,
     pub page: PageConfig,
     pub mcp: McpConfig,
     pub models: ModelsConfig,
@@ -195,6 +198,7 @@ fn interpret(
         alerts: reader.section(raw, "alerts", AlertsConfig::read),
         webhooks: webhooks::webhooks(&mut reader, raw, source),
         purchase: reader.section(raw, "purchase", PurchaseConfig::read),
+        videos: reader.section(raw, "videos", |section| videos::videos(section, folder, &store)),
         store,
         store_wait,
         mark_folders: Vec::new(),
@@ -238,6 +242,11 @@ impl Settings {
     /// Returns the issuer of callers' tokens if they come from the web app's own login.
     pub fn issuer(&self) -> Option<&str> {
         if let AccessMode::Jwt(jwt) = &self.access.mode { Some(&jwt.token.issuer) } else { None }
+    }
+
+    /// Returns whether finished videos are kept. A ledger in memory would forget whose they are.
+    pub fn keeps_videos(&self) -> bool {
+        !self.videos.keep.is_zero() && self.store != StoreConfig::Memory
     }
 
     /// Returns whether only users of this machine can call.

@@ -15,7 +15,7 @@ section! {
         pub fallback: Option<String> = nullable("fallback", file_name),
         /// The title of the built-in page.
         pub title: String = text("title", line, "tollgate".to_owned()),
-        /// Web origins of finished videos. With a gateway, no video is played while this is empty.
+        /// Web origins of finished videos. Empty: any https address of a public host.
         pub media_origins: Vec<String> = list("media_origins", web_origin, Vec::new()),
         /// The chat model that the page preselects; the cheapest if `None`.
         pub default_model: Option<String> = nullable("default_model", name),

@@ -20,11 +20,6 @@ impl Settings {
                 "store.url: with \"memory\", purchases and idempotency keys are lost at a restart",
             ),
             (
-                live && self.page.media_origins.is_empty(),
-                "page.media_origins: empty, so the page plays no videos and GET /bff/video/content \
-                 returns 404; add the origin of the video addresses in a job's status",
-            ),
-            (
                 live && self.is_behind_proxy() && self.is_unlimited(),
                 "budget.total: not set, but server.hosts, server.public_url or \
                  server.trusted_proxies is: anyone who reaches the front-end can spend the whole \

@@ -1,6 +1,7 @@
 //! Opens TCP and TLS connections.
 
 use std::io;
+use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -56,6 +57,10 @@ impl Connector {
         Ok(Self { host, port, tls, connect_timeout })
     }
 
+    pub(super) fn host(&self) -> (&str, u16) {
+        (&self.host, self.port)
+    }
+
     pub(super) async fn connect(&self) -> Result<Connection, Error> {
         let opened = timeout(self.connect_timeout, self.open()).await;
         opened
@@ -64,7 +69,15 @@ impl Connector {
     }
 
     pub(super) async fn open(&self) -> io::Result<Connection> {
-        let tcp = TcpStream::connect((self.host.as_str(), self.port)).await?;
+        self.open_over(TcpStream::connect((self.host.as_str(), self.port)).await?).await
+    }
+
+    /// Connects to one of these addresses, without another lookup of the host.
+    pub(super) async fn open_at(&self, addresses: &[SocketAddr]) -> io::Result<Connection> {
+        self.open_over(TcpStream::connect(addresses).await?).await
+    }
+
+    async fn open_over(&self, tcp: TcpStream) -> io::Result<Connection> {
         tcp.set_nodelay(true)?;
         let stream = match &self.tls {
             None => Either::Left(tcp),

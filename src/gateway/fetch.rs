@@ -1,15 +1,12 @@
-//! Requests to other servers than the gateway: it fetches JSON Web Key Sets and finished videos, posts to
-//! webhooks, and orders certificates. It sends no key and follows no redirect.
+//! Requests to other servers than the gateway: it fetches JSON Web Key Sets, posts to webhooks, and orders
+//! certificates. It sends no key and follows no redirect.
 
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{
-    ACCEPT, CACHE_CONTROL, CONTENT_DISPOSITION, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_RANGE,
-    CONTENT_TYPE, ETAG, HeaderName, HeaderValue, LAST_MODIFIED, RANGE,
-};
+use http::header::{ACCEPT, CACHE_CONTROL, CONTENT_ENCODING, HeaderValue};
 use http::{HeaderMap, Method, Response, StatusCode, response};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::body::Incoming;
@@ -23,7 +20,7 @@ use super::connection::Connection;
 use crate::clock;
 
 /// Sends a request and returns its reply, whose body arrives in the background.
-async fn send(
+pub(super) async fn send(
     mut connection: Connection,
     address: &Url,
     method: Method,
@@ -139,89 +136,6 @@ fn max_age(headers: &HeaderMap) -> Option<Duration> {
         let seconds = seconds.trim_matches('"').parse().ok()?;
         is(&name, "max-age").then(|| Duration::from_secs(seconds))
     })
-}
-
-const HEAD_TIMEOUT: Duration = Duration::from_secs(15);
-const PASSED_HEADERS: &[HeaderName] = &[CONTENT_LENGTH, CONTENT_RANGE, ETAG, LAST_MODIFIED];
-const EXTENSIONS: &[(&str, &str)] = &[
-    ("video/mp4", "mp4"),
-    ("video/webm", "webm"),
-    ("video/quicktime", "mov"),
-    ("video/x-matroska", "mkv"),
-    ("video/ogg", "ogv"),
-    ("video/mpeg", "mpg"),
-];
-
-#[derive(Clone, Debug)]
-pub struct MediaClient {
-    origins: Vec<String>,
-    connect_timeout: Duration,
-}
-
-impl MediaClient {
-    pub fn new(origins: Vec<String>, connect_timeout: Duration) -> Self {
-        Self { origins, connect_timeout }
-    }
-
-    pub fn allowed_url(&self, address: &str) -> Option<Url> {
-        let address = Url::parse(address).ok()?;
-        let origin = address.origin().ascii_serialization();
-        let is_plain = address.username().is_empty() && address.password().is_none();
-        (is_plain && self.origins.contains(&origin)).then_some(address)
-    }
-
-    /// Fetches a video or a range of it. Any reply other than a video or a 416 is an error.
-    pub async fn fetch(
-        &self,
-        address: &Url,
-        method: Method,
-        range: Option<&HeaderValue>,
-    ) -> Result<Response<Incoming>, Error> {
-        let connector =
-            Connector::new(address, self.connect_timeout).map_err(Error::Unreachable)?;
-        let connection = connector.connect().await?;
-        let range = range.map(|range| (RANGE, range.clone())).into_iter().collect();
-        let fetched =
-            timeout(HEAD_TIMEOUT, send(connection, address, method, (range, Bytes::new()))).await;
-        only_video(fetched.map_err(|_elapsed| Error::Timeout(HEAD_TIMEOUT))??)
-    }
-}
-
-fn only_video(reply: Response<Incoming>) -> Result<Response<Incoming>, Error> {
-    let (mut head, body) = reply.into_parts();
-    let media_type = media_type(&head.headers);
-    let is_valid = match head.status {
-        StatusCode::OK | StatusCode::PARTIAL_CONTENT => media_type.is_some(),
-        status => status == StatusCode::RANGE_NOT_SATISFIABLE,
-    };
-    if !is_valid {
-        return Err(Error::Status(head.status));
-    }
-    let all = std::mem::take(&mut head.headers);
-    let passed =
-        PASSED_HEADERS.iter().filter_map(|name| Some((name.clone(), all.get(name)?.clone())));
-    head.headers.extend(passed);
-    if let Some(media_type) = media_type {
-        let extension =
-            EXTENSIONS.iter().find(|(known, _)| *known == media_type).unwrap_or(&EXTENSIONS[0]).1;
-        let name = format!("inline; filename=\"video.{extension}\"");
-        let headers = [(CONTENT_TYPE, media_type), (CONTENT_DISPOSITION, name)];
-        let headers =
-            headers.into_iter().filter_map(|(name, text)| Some((name, text.try_into().ok()?)));
-        head.headers.extend(headers);
-    }
-    Ok(Response::from_parts(head, body))
-}
-
-/// Returns the media type, or `None` if a browser could read it as anything but a video.
-fn media_type(headers: &HeaderMap) -> Option<String> {
-    let mut values = headers.get_all(CONTENT_TYPE).iter();
-    let (value, None) = (values.next()?, values.next()) else { return None };
-    let essence = value.to_str().ok()?.split(';').next()?.trim().to_ascii_lowercase();
-    let name = essence.strip_prefix("video/")?;
-    let is_token = |byte: u8| byte.is_ascii_alphanumeric() || b".+-".contains(&byte);
-    let is_video = !name.is_empty() && name.bytes().all(is_token) && !name.ends_with("+xml");
-    is_video.then_some(essence)
 }
 
 #[cfg(test)]

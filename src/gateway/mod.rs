@@ -12,6 +12,7 @@ mod connection;
 pub mod contract;
 mod error;
 pub mod fetch;
+pub mod media;
 mod pool;
 pub mod rate_limit;
 pub mod redact;

@@ -4,10 +4,12 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::stream;
-use http::header::{ACCEPT_RANGES, CACHE_CONTROL, HeaderName};
-use http::{HeaderValue, Method, StatusCode};
+use http::header::{ACCEPT_RANGES, CACHE_CONTROL, HeaderName, RANGE};
+use http::response::Parts;
+use http::{HeaderMap, HeaderValue, Method, StatusCode};
 use http_body::Frame;
 use http_body_util::{BodyExt, StreamBody};
+use hyper::body::Incoming;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 use url::Url;
@@ -15,9 +17,10 @@ use url::Url;
 use crate::access::Session;
 use crate::gate::problem::{NOT_FOUND, Problem};
 use crate::gate::response::{Body, BoxError, HandlerResult, Response};
-use crate::gateway::fetch::MediaClient;
+use crate::gateway::media::MediaClient;
 use crate::ledger::Caller;
 use crate::video::concurrency::ConcurrencyPermit;
+use crate::video::kept::KeptState;
 use crate::video::{JobRegistry, JobsConfig};
 
 const READ_TIMEOUT: Duration = Duration::from_secs(30);
@@ -43,21 +46,43 @@ impl Videos {
         self.config.result_url(status)
     }
 
-    /// Streams the video that a job's status names, until the caller's credentials expire. If its
-    /// address fails, looks for a newer one.
+    /// Streams the kept video of a job, or else the one that its status names, until the caller's
+    /// credentials expire.
     pub async fn content(
         &self,
         request_id: &str,
-        method: Method,
-        range: Option<&HeaderValue>,
+        (method, headers): (&Method, &HeaderMap),
         (caller, session): (&Caller, &Session),
     ) -> HandlerResult {
+        let job = self.jobs.get(request_id, caller).await?;
+        if let Some((head, body)) = self.jobs.kept_response(&job, method, headers).await {
+            let Some(body) = body else { return Ok(self.response(head, None)) };
+            let permit = self.jobs.transfer_permit(caller)?;
+            return Ok(self.response(head, Some(self.streamed(body, permit, session))));
+        }
+        let states = self.jobs.kept_states(std::slice::from_ref(&job)).await;
+        if states.is_some_and(|states| states.contains(&KeptState::Removed)) {
+            return Err(Problem::new(&NOT_FOUND).detail("the video was removed"));
+        }
+        let (reply, permit) = self.fetch(request_id, (method, headers.get(RANGE)), caller).await?;
+        let (head, body) = reply.into_parts();
+        let has_none = *method == Method::HEAD || head.status == StatusCode::RANGE_NOT_SATISFIABLE;
+        let body = (!has_none).then(|| self.streamed(body, permit, session));
+        Ok(self.response(head, body))
+    }
+
+    /// Fetches the video that a job's status names. If its address fails, looks for a newer one.
+    async fn fetch(
+        &self,
+        request_id: &str,
+        (method, range): (&Method, Option<&HeaderValue>),
+        caller: &Caller,
+    ) -> Result<(http::Response<Incoming>, ConcurrencyPermit), Problem> {
         let not_finished =
             || Problem::new(&NOT_FOUND).detail("the job's status names no video yet");
         let status = self.jobs.kept_status(request_id, caller).await?;
         let address = self.config.result_url(&status.body).ok_or_else(not_finished)?;
-        let not_listed = || origin_not_listed(&address);
-        let known = self.media.allowed_url(&address).ok_or_else(not_listed)?;
+        let known = self.media.allowed_url(&address).ok_or_else(|| not_allowed(&address))?;
         let permit = self.jobs.transfer_permit(caller)?;
         let mut fetched = self.media.fetch(&known, method.clone(), range).await;
         if fetched.is_err()
@@ -67,32 +92,34 @@ impl Videos {
         {
             fetched = self.media.fetch(&newer, method.clone(), range).await;
         }
-        let reply = fetched.map_err(|error| error.read_problem())?;
-        let (head, body) = reply.into_parts();
-        let is_empty = method == Method::HEAD || head.status == StatusCode::RANGE_NOT_SATISFIABLE;
-        let body = if is_empty {
-            Body::default()
-        } else {
-            let session = session.clone();
-            let session_end = async move { session.ended().await };
-            Body::stream(stream_video(body, permit, self.jobs.shutdown_token(), session_end))
-        };
-        let mut response = Response::new(body);
-        *response.status_mut() = head.status;
-        *response.headers_mut() = head.headers;
+        fetched.map(|reply| (reply, permit)).map_err(|error| error.read_problem())
+    }
+
+    fn streamed<B>(&self, body: B, permit: ConcurrencyPermit, session: &Session) -> Body
+    where
+        B: http_body::Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
+    {
+        let session = session.clone();
+        let session_end = async move { session.ended().await };
+        Body::stream(stream_video(body, permit, self.jobs.shutdown_token(), session_end))
+    }
+
+    fn response(&self, head: Parts, body: Option<Body>) -> Response {
+        let mut response = Response::from_parts(head, body.unwrap_or_default());
         let headers = response.headers_mut();
         headers.insert(ACCEPT_RANGES, HeaderValue::from_static("bytes"));
         headers.insert(CACHE_CONTROL, HeaderValue::from_static("private, no-cache"));
         headers.insert(RESOURCE_POLICY, self.policy.clone());
-        Ok(response)
+        response
     }
 }
 
-fn origin_not_listed(address: &str) -> Problem {
+fn not_allowed(address: &str) -> Problem {
     let origin = Url::parse(address).map(|address| address.origin().ascii_serialization());
     Problem::new(&NOT_FOUND).detail(format!(
-        "the video is finished, but it is at {}, which page.media_origins does not list, so it is \
-         not fetched. GET /api/v1/video/status has its address (as video_url, or as jobs.result says)",
+        "the video is finished, but it is at {}, which is not fetched: only https addresses are, and \
+         if page.media_origins lists any, only those. GET /api/v1/video/status has its address (as \
+         video_url, or as jobs.result says)",
         origin.unwrap_or_default()
     ))
 }

@@ -8,6 +8,8 @@
 pub mod concurrency;
 pub mod events;
 mod followed;
+mod keeper;
+pub mod kept;
 pub mod media;
 pub mod pictures;
 mod poller;
@@ -40,6 +42,8 @@ use crate::ledger::{Caller, KeyId, Store, Unavailable};
 use crate::sync::lock;
 use concurrency::{ConcurrencyLimit, ConcurrencyPermit};
 use followed::FollowedJobs;
+use keeper::Keeping;
+use kept::KeptVideos;
 use poller::PolledJob;
 
 pub use crate::ledger::{Job, JobState, StatusUpdate};
@@ -62,6 +66,8 @@ pub struct PollerSetup {
     pub trusts_failures: bool,
     /// Whether other machines can connect, so that an address does not identify a caller.
     pub is_public: bool,
+    /// `None` if finished videos are not kept.
+    pub kept: Option<Arc<KeptVideos>>,
 }
 
 /// All jobs, shared by all cores and kept across reloads.
@@ -76,6 +82,7 @@ struct Shared {
     setup: ArcSwapOption<PollerSetup>,
     polled: Mutex<HashMap<Arc<str>, Polling>>,
     followed: FollowedJobs,
+    keeping: Keeping,
     stream_limit: ConcurrencyLimit,
     transfer_limit: ConcurrencyLimit,
 }
@@ -98,6 +105,7 @@ impl JobRegistry {
             setup: ArcSwapOption::empty(),
             polled: Mutex::default(),
             followed: FollowedJobs::default(),
+            keeping: Keeping::default(),
             stream_limit: ConcurrencyLimit::new(concurrency::STREAMS),
             transfer_limit: ConcurrencyLimit::new(concurrency::VIDEOS),
         }))
@@ -108,6 +116,8 @@ impl JobRegistry {
     pub fn reconfigure(&self, setup: PollerSetup) {
         if self.0.setup.swap(Some(Arc::new(setup))).is_some() {
             lock(&self.0.polled).values().for_each(|polling| polling.job.reread());
+            let jobs = self.clone();
+            self.0.tasks.spawn_on(async move { jobs.tidy_videos().await }, &self.0.runtime);
             return;
         }
         let shared = Arc::clone(&self.0);
@@ -126,6 +136,7 @@ impl JobRegistry {
                 Err(_) if shared.store.is_unusable() => {}
                 Err(error) => error!(%error, "open jobs unreadable; resuming them on request"),
             }
+            shared.resume_videos().await;
         };
         self.0.tasks.spawn_on(resume, &self.0.runtime);
     }
@@ -152,9 +163,7 @@ impl JobRegistry {
     /// ago.
     pub async fn polled_status(&self, request_id: &str, caller: &Caller) -> Option<StatusUpdate> {
         let job = self.get(request_id, caller).await.ok().filter(|job| !job.is_open())?;
-        let mut updates = self.0.start(job, Duration::ZERO).subscribe();
-        let polled = updates.wait_for(|update| update.polls > 0);
-        timeout(FIRST_STATUS_TIMEOUT, polled).await.ok()?.ok()?.status.clone()
+        self.0.poll_ended(job).await
     }
 
     /// Returns the latest status of a job, and waits for the first one.
@@ -292,6 +301,14 @@ impl Shared {
     fn known(&self, request_id: &str) -> Option<Arc<PolledJob>> {
         let polled = lock(&self.polled).get(request_id).map(|polling| Arc::clone(&polling.job));
         polled.or_else(|| self.followed.get(request_id))
+    }
+
+    /// Returns the status of a job that has ended after another poll, or after one less than a minute
+    /// ago.
+    async fn poll_ended(self: &Arc<Self>, job: Job) -> Option<StatusUpdate> {
+        let mut updates = self.start(job, Duration::ZERO).subscribe();
+        let polled = updates.wait_for(|update| update.polls > 0);
+        timeout(FIRST_STATUS_TIMEOUT, polled).await.ok()?.ok()?.status.clone()
     }
 
     /// Reads the status of a job that has ended again, by the words of today.

@@ -201,7 +201,11 @@ async fn poll(shared: Arc<Shared>, polled: Arc<PolledJob>, later: Duration) {
 }
 
 /// Returns whether the kept status of an open job, read again, is that of a finished one.
-async fn finish_by_kept_status(shared: &Shared, setup: &PollerSetup, polled: &PolledJob) -> bool {
+async fn finish_by_kept_status(
+    shared: &Arc<Shared>,
+    setup: &PollerSetup,
+    polled: &PolledJob,
+) -> bool {
     let state = JobState::Finished;
     let known = polled.updates.borrow().status.clone().filter(|_| polled.end().is_none());
     let Some(known) = known.filter(|known| setup.status_words.reread(known) == state) else {
@@ -253,7 +257,7 @@ async fn request_status(
 }
 
 /// Stores a new status, then notifies the watchers.
-async fn record_status(shared: &Shared, polled: &PolledJob, status: StatusUpdate) {
+async fn record_status(shared: &Arc<Shared>, polled: &PolledJob, status: StatusUpdate) {
     let before = polled.updates.borrow().status.clone();
     let is_change = |old: &StatusUpdate| (old.state, &old.body) != (status.state, &status.body);
     let is_new = before.as_ref().is_none_or(is_change);
@@ -278,6 +282,10 @@ async fn record_status(shared: &Shared, polled: &PolledJob, status: StatusUpdate
             let (job, caller, model, state) =
                 (&**request_id, &**owner, &**model, status.state.name());
             info!(job, purchase, caller, model, state, ?took, "job ended");
+            if status.state == JobState::Finished {
+                let latest_update = Some(status.clone());
+                shared.keep(Job { latest_update, ..polled.job.clone() });
+            }
         }
     }
     polled.updates.send_modify(|update| {

@@ -1,3 +1,4 @@
+mod kept;
 mod load;
 
 use std::collections::{HashSet, VecDeque};
@@ -69,6 +70,7 @@ impl Fake {
             status_words: words("completed", "failed"),
             trusts_failures: false,
             is_public: false,
+            kept: None,
         });
         Self { jobs, stop, book, asked, polls }
     }
@@ -93,6 +95,7 @@ impl Fake {
             status_words,
             trusts_failures: false,
             is_public,
+            kept: None,
         });
     }
 

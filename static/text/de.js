@@ -688,6 +688,7 @@ export default {
   'video.firstStatus': 'Warten auf den ersten Status',
   'video.noAddress': 'Fertig, aber in der Antwort findet diese Seite keine Adresse eines Videos. Die Antwort steht in den Details.',
   'video.notPlayable': (origin) => `Diese Seite darf keine Videos von ${origin} abspielen. Bitten Sie Ihren Admin, die Adresse in page.media_origins aufzunehmen.`,
+  'video.notKept': (reason) => `Der Server hat keine Kopie dieses Videos: ${reason}. Laden Sie es herunter, bevor seine Adresse abläuft.`,
   'video.sandboxGone': 'Dieser Clip stammt aus einem früheren Lauf der Sandbox. Er ist nicht mehr da.',
   'video.failed': (state) => `Das Video konnte nicht erstellt werden („${state}“).`,
   'video.gatewaySays': (reason) => `Das KI-Gateway meldet: ${reason}`,

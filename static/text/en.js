@@ -691,6 +691,7 @@ export default {
   'video.firstStatus': 'Waiting for the first status',
   'video.noAddress': 'Finished, but the reply has no video address that this page can find. The reply is in the details.',
   'video.notPlayable': (origin) => `This page may not play videos from ${origin}. Ask your admin to add it to page.media_origins.`,
+  'video.notKept': (reason) => `The server has no copy of this video: ${reason}. Download it before its address expires.`,
   'video.sandboxGone': 'An earlier run of the sandbox made this clip. It is gone.',
   'video.failed': (state) => `The video could not be made (“${state}”).`,
   'video.gatewaySays': (reason) => `The AI gateway says: ${reason}`,

@@ -3,7 +3,7 @@
 import { announce, byId } from '../core/dom.js';
 import { t } from '../core/format.js';
 import { sentence } from '../core/problems.js';
-import { choice, isNobody, jobs as shelf, own, read, whenChangedElsewhere } from '../core/site.js';
+import { choice, isNobody, jobs as shelf, own, read, send, whenChangedElsewhere } from '../core/site.js';
 import { TollgateError } from '../core/transport.js';
 
 /**
@@ -12,6 +12,8 @@ import { TollgateError } from '../core/transport.js';
  */
 const known = new Map();
 const unkept = new Set();
+/** What the server said last of the videos that it keeps, by the id of the job: `{kept, notKept}`, where `notKept` is why. */
+const onServer = new Map();
 
 let words, tell, whenConnected;
 let leads = false;
@@ -50,17 +52,37 @@ export async function takeIn({ reply, payload, costMicros, at }) {
 export async function takeUp(rows) {
   const held = new Set((await shelf.all()).map(({ id }) => id));
   for (const row of rows) {
+    // Removed in another browser.
+    if (row.removed) {
+      await drop(row.request_id);
+      continue;
+    }
     const { request_id: id, model, price_micros: costMicros, at, status: body, prompt = '' } = row;
     const open = row.state === 'open';
     const job = { id, payload: { model, prompt }, costMicros, at: Date.parse(at), open, left: false, body, trouble: null, took: open ? null : tookOf(row) };
     // Another tab's newer record stays.
     if (!held.has(id)) await shelf.change(id, () => {}, job);
   }
+  rows.filter(({ removed }) => !removed).forEach(learn);
   await refresh();
 }
 
-/** Removes a job from the list. It is marked, because the server may list it again, and shown until the mark is stored. */
+function learn({ request_id: id, kept, not_kept: notKept }) {
+  onServer.set(id, { kept, notKept });
+  if (known.has(id)) tell(known.get(id), {});
+}
+
+/**
+ * Removes a job from the list, and its video from the server. It is marked, because the server may list it again, and shown until the
+ * mark is stored.
+ */
 export async function remove(id) {
+  // If the server cannot be reached, the video stays there until it is too old.
+  if (known.has(id)) void send('DELETE', `/bff/video?request_id=${encodeURIComponent(id)}`).catch(() => {});
+  await drop(id);
+}
+
+async function drop(id) {
   const job = known.get(id);
   if (!job) return;
   changes += 1;
@@ -85,9 +107,12 @@ export async function markFavourite(id) {
   return job.favourite;
 }
 
-/** The parsed status of a job. `phase` can also be `left` (hidden by the person) and `gone` (not followed any more). */
+/**
+ * The parsed status of a job, with `kept` and `notKept`. `phase` can also be `left` (hidden by the person) and `gone` (not followed any
+ * more).
+ */
 export function standing(job) {
-  const said = understand(job.body, words);
+  const said = { ...understand(job.body, words), ...onServer.get(job.id) };
   if (said.phase !== 'open' || job.open) return said;
   return { ...said, phase: job.left ? 'left' : 'gone' };
 }
@@ -159,6 +184,7 @@ async function measure(id) {
   } catch {
     return; // It is only missing from the usual times.
   }
+  if (row) learn(row);
   const took = tookOf(row);
   const job = known.get(id);
   if (job && took > 0) await keep({ ...job, took }, {});

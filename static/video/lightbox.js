@@ -125,6 +125,7 @@ function draw(id) {
     payload.prompt && element('details', {}, element('summary', { text: t('video.variation') }),
       element('div', { class: 'actions' }, changes(payload).map(([text, change]) => button(text, use(() => how.reuse({ ...payload, ...change })), 'quiet small')))),
     element('dl', {}, ...facts.flatMap(([name, value]) => [element('dt', { text: name }), element('dd', { text: value })])),
+    said.phase === 'finished' && said.notKept && element('p', { class: 'hint', text: t('video.notKept', said.notKept) }),
     said.address && element('p', {}, outside(said.address)),
     job.body && element('details', {}, element('summary', { text: t('video.rawReply') }),
       element('pre', { tabindex: '0', text: shortened(JSON.stringify(job.body, null, 2), LONGEST_BODY) })),

@@ -10,7 +10,7 @@ const USUAL_STATES = ['queued', 'pending', 'processing', 'running', 'in_progress
 
 let page;
 
-/** `listener`: `mediaOrigins` of clips that may be played here, `isSandbox`, `reuse(payload)` and `openLarge(id)`. */
+/** `listener`: `mediaOrigins`, which are the only ones of clips unless empty, `isSandbox`, `reuse(payload)` and `openLarge(id)`. */
 export function startTiles(listener) {
   page = listener;
 }
@@ -158,11 +158,12 @@ export function timeLeft(elapsed, usual, percent) {
 /** The parsed status, and whether its clip may be played here. */
 export function playableOf(job) {
   const said = standing(job);
-  return { ...said, playable: said.address && page.mediaOrigins.includes(new URL(said.address).origin) };
+  const { mediaOrigins } = page;
+  return { ...said, playable: said.address && (said.kept || !mediaOrigins.length || mediaOrigins.includes(new URL(said.address).origin)) };
 }
 
 /** What there is to say of a video without a clip. `isShort`: on its tile. */
-export function words({ body, trouble, costMicros }, { state, phase, percent, address, playable }, isShort = false) {
+export function words({ body, trouble, costMicros }, { state, phase, percent, address, playable, notKept }, isShort = false) {
   const said = [];
   if (phase === 'open') {
     said.push(element('p', { class: 'pending', text: state ? t('video.status', state, percent) : t('video.firstStatus') }));
@@ -181,6 +182,7 @@ export function words({ body, trouble, costMicros }, { state, phase, percent, ad
   } else if (phase === 'gone' && state) {
     said.push(element('p', { text: t('video.lastStatus', state) }));
   }
+  if (notKept) said.push(element('p', { class: 'hint', text: t('video.notKept', notKept) }));
   if (trouble) said.push(element('p', { class: 'hint', text: trouble }));
   return said.filter(Boolean);
 }

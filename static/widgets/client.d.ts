@@ -185,7 +185,7 @@ export interface Catalog {
   limits: { prompt_characters: number; chat_body_bytes: number; video_body_bytes: number };
   aspect_ratios: string[];
   roles: string[];
-  /** Which words of a status body mean what, and where finished videos may be played from. */
+  /** Which words of a status body mean what, and the only origins of finished videos, unless empty. */
   jobs: { finished: string[]; failed: string[]; result: string[]; media_origins: string[] };
   /** Who hands out tokens, if `page.contact` says so. */
   contact?: string;
@@ -233,6 +233,12 @@ export interface Job extends Priced {
   status_at: string | null;
   /** The gateway's status body, unchanged; `null` before its first answer. */
   status: unknown;
+  /** Whether the server has a copy of the finished video, if it keeps videos. */
+  kept?: boolean;
+  /** Why it has none. */
+  not_kept?: string;
+  /** Whether you or an admin removed it for good. */
+  removed?: boolean;
 }
 
 export interface Jobs {

@@ -28,7 +28,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("ledger",              &["clock", "gate::problem", "gateway::contract", "metrics", "trust"]),
     ("ledger::configured",  &["config", "ledger", "trust"]),
     ("gateway::sandbox",    &["clock", "gateway::contract"]),
-    ("gateway",             &["clock", "config", "gate::problem", "gateway::contract", "gateway::redact", "ledger", "metrics", "trust"]),
+    ("gateway",             &["api::validate", "clock", "config", "gate::problem", "gateway::contract", "gateway::redact", "ledger", "metrics", "trust"]),
     ("edge::acme",          &["clock", "config", "edge::tls", "gateway", "trust"]),
     ("access",              &["clock", "config", "gate::log_limit", "gate::problem", "gateway", "gateway::contract", "ledger", "ledger::configured", "metrics"]),
     ("config::files",       &["access", "clock", "config", "edge::acme", "edge::tls", "ledger::configured"]),

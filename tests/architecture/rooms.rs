@@ -15,19 +15,19 @@ const MAX_FILE_LINES: usize = 500;
 /// feature that its users asked for.
 const ROOMS: &[(&str, usize)] = &[
     ("ledger", 12410),
-    ("api", 10270),
-    ("gateway", 5210),
+    ("api", 10310),
+    ("gateway", 5330),
     ("access", 4110),
-    ("config", 3960),
+    ("config", 4020),
     ("gate", 3300),
     ("edge", 3240),
-    ("cli", 3210),
-    ("video", 1940),
+    ("cli", 3220),
+    ("video", 2870),
     ("account", 1830),
-    ("app", 1710),
+    ("app", 1750),
     ("purchase", 1440),
     ("log", 220),
-    (".", 1130),
+    (".", 1140),
 ];
 /// A budget that is further above its room's lines than this is lowered.
 const SLACK: usize = 100;

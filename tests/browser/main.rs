@@ -16,6 +16,7 @@ mod firefox;
 mod gate;
 mod held_gateway;
 mod kept_purchases;
+mod kept_videos;
 mod keyboard;
 mod languages;
 mod ledgers;

@@ -164,6 +164,17 @@ fn secret_is_copied_on_request_only() {
     assert!(!out.contains(kept.0.trim()) && !out.contains(KEY));
 }
 
+#[test]
+fn backup_says_that_kept_videos_are_apart() {
+    let fixture = Fixture::with_ledger();
+    let said = "kept videos are not in the backup";
+    fs::create_dir(fixture.folder.path().join("videos")).unwrap();
+    for (keep, target, is_said) in [("30d", "one.db", true), ("0s", "two.db", false)] {
+        let ended = fixture.run(&["backup", target], &[("TOLLGATE_VIDEOS__KEEP", keep)]);
+        assert_eq!((ended.code, ended.out.contains(said)), (Some(0), is_said), "{}", ended.out);
+    }
+}
+
 fn mode(path: &Path) -> u32 {
     fs::metadata(path).unwrap().permissions().mode() & 0o777
 }

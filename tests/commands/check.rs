@@ -84,7 +84,7 @@ fn going_live_as_readme_says_prints_no_warning() {
     let steps = markdown::section(&readme, "Going live");
     let settings: Vec<_> =
         markdown::spans(steps).into_iter().filter(|span| span.contains(" = ")).collect();
-    assert_eq!(settings.len(), 3, "{settings:?}");
+    assert_eq!(settings.len(), 2, "{settings:?}");
     let folder = TempDir::with_prefix("tollgate-readme-").unwrap();
     let mut file = markdown::read("proxy.toml");
     for setting in settings {

@@ -53,7 +53,8 @@ impl Fixture {
             folder.path().join("proxy.toml"),
             format!(
                 "[gateway]\nbase_url = \"http://{address}\"\n\n\
-                 [page]\nmedia_origins = [\"http://{address}\"]\n"
+                 [page]\nmedia_origins = [\"http://{address}\"]\n\n\
+                 [videos]\nkeep = \"0s\"\n"
             ),
         )
         .unwrap();

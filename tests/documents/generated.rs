@@ -83,6 +83,7 @@ fn metrics_md_lists_every_metric_as_it_is_scraped() {
     metrics.replay("kept", 0);
     metrics.refusal("internal");
     metrics.webhook("ping", "delivered");
+    metrics.kept_videos("kept", 1);
     let page = metrics.encode(Readings {
         certificate_expires: Some(Duration::ZERO),
         mode: Some("live"),

@@ -8,8 +8,8 @@ use std::process::Command;
 use tollgate::config::{Environment, Settings, SettingsSource};
 
 use crate::markdown::{blocks, documents, read, rows, section};
-use crate::support::Server;
 use crate::support::process::PROGRAM;
+use crate::support::{Server, until};
 
 const PUBLIC: &str = "127.0.0.1:8080";
 const ADMIN: &str = "127.0.0.1:9464";
@@ -100,6 +100,23 @@ fn walk_through(document: &str, least: usize) {
         assert!(answer.contains(part), "{document}: expected {part}\n{answer}");
     }
     assert!(run >= least, "{document}: {run}");
+}
+
+#[test]
+fn guide_to_kept_videos_ends_with_a_kept_video() {
+    let text = read("docs/guide/kept-videos.md");
+    let mut walk = Walk::open(&blocks(&text, "toml").concat());
+    let steps = steps(&blocks(&text, "sh").concat());
+    assert_eq!(steps.len(), 2);
+    for Step { command, expected } in steps {
+        let expected = expected.expect("an answer");
+        let (status, part) = expected.split_once(' ').expect("a status and a body");
+        // The second says so a few seconds later.
+        until(&command, || {
+            let (printed, body) = walk.run(&command);
+            printed.starts_with(status) && body.contains(part)
+        });
+    }
 }
 
 struct Step {

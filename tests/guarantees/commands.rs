@@ -140,21 +140,6 @@ fn missing_page_dir_is_an_error_at_its_setting() {
 }
 
 #[test]
-fn live_gateway_without_media_origins_warns() {
-    let live = "gateway.base_url = \"https://gateway.example\"\n";
-    let listed = format!("{live}page.media_origins = [\"https://cdn.example\"]\n");
-    for (settings, is_warned) in [(live, true), (&listed, false), ("", false)] {
-        let folder = folder(settings);
-        let key = [("GATEWAY_API_KEY", SECRET)];
-        let environment = if settings.is_empty() { &[][..] } else { &key };
-        let ended = run(folder.path(), &["check"], environment);
-        assert_eq!(ended.code, Some(0), "{ended:?}");
-        let warned = ended.stderr.contains("warning: page.media_origins: ");
-        assert_eq!(warned, is_warned, "{settings}: {}", ended.stderr);
-    }
-}
-
-#[test]
 fn misspelled_command_suggests_the_right_one() {
     let key = SECRET.to_owned();
     for (file, variables, says) in [

@@ -19,6 +19,7 @@ mod issuers;
 mod job_polling;
 mod jwt;
 mod jwt_subjects;
+mod kept_videos;
 mod limits;
 mod links;
 mod log;

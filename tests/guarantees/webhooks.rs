@@ -379,7 +379,7 @@ fn wrong_webhook_settings_are_rejected_without_their_values() {
     }
     let ended = check(&right, SECRET);
     assert_eq!(ended.code, Some(0), "{}", ended.stderr);
-    assert!(ended.stdout.contains("https://hooks.example.com (12 events)"), "{}", ended.stdout);
+    assert!(ended.stdout.contains("https://hooks.example.com (13 events)"), "{}", ended.stdout);
     assert!(!ended.stdout.contains("CANARY"), "{}", ended.stdout);
 }
 

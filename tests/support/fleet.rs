@@ -11,7 +11,7 @@ use super::client::{Answer, Client, Record};
 use super::postgres::{Cluster, Database};
 use super::process::{Ended, PROGRAM, Process, run, run_on_terminal};
 use super::server::Server;
-use super::settings::{environment, whole};
+use super::settings::{environment, no_kept_videos, whole};
 use super::upstream::Upstream;
 
 /// No page of ours: to compress it takes most of a start.
@@ -42,9 +42,10 @@ impl<'a> Fleet<'a> {
         let has_limit = settings.contains("gateway.rate_limit");
         let limit = if has_limit { "" } else { NO_LIMIT };
         let settings = whole(&format!("{SETTINGS}{limit}{settings}"));
-        fs::write(folder.path().join("proxy.toml"), settings).expect("settings");
+        fs::write(folder.path().join("proxy.toml"), &settings).expect("settings");
         let mut environment = environment(upstream);
         environment.push(("DATABASE_URL".to_owned(), database.url()));
+        environment.extend(no_kept_videos(&settings));
         let record = Arc::default();
         let mut fleet = Self { servers: Vec::new(), database, folder, environment, record };
         (0..servers).for_each(|_| fleet.add());

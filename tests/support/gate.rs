@@ -19,7 +19,7 @@ use super::client::{Answer, Client, Record};
 use super::in_process::InProcess;
 use super::members::Secrets;
 use super::process::{Process, Signal};
-use super::settings::{environment, no_rate_limit, stored, whole};
+use super::settings::{environment, no_kept_videos, no_rate_limit, stored, whole};
 use super::upstream::Upstream;
 use super::{lock, until};
 
@@ -158,6 +158,7 @@ impl Gate {
         }
         let settings = fs::read_to_string(folder.path().join(SETTINGS)).unwrap();
         environment.extend(no_rate_limit(&settings));
+        environment.extend(no_kept_videos(&settings));
         if !settings.contains("header_timeout") {
             environment.push(("TOLLGATE_SERVER__HEADER_TIMEOUT".to_owned(), NO_TIMEOUT.to_owned()));
         }

@@ -43,7 +43,7 @@ pub(crate) use upstream::PausedUpstream;
 use super::accounting::Errand;
 use super::client::{Answer, Record};
 use super::gate::files_in;
-use super::settings::{environment_of, no_rate_limit, stored};
+use super::settings::{environment_of, no_kept_videos, no_rate_limit, stored};
 use super::{CHAT, VIDEO, lock, log};
 
 /// The wall clock when a gate starts: 2025-11-20, noon.
@@ -168,6 +168,7 @@ impl PausedGate {
         // No connection is made to it.
         let mut environment = environment_of("http://127.0.0.1:9", self.upstream.canaries());
         environment.extend(no_rate_limit(&self.settings));
+        environment.extend(no_kept_videos(&self.settings));
         environment.push(("TOLLGATE_WEBHOOK_SECRET".to_owned(), WEBHOOK_SECRET.to_owned()));
         let secret = |(name, value)| (name, Zeroizing::new(value));
         let source = SettingsSource {

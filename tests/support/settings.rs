@@ -38,6 +38,12 @@ pub(super) fn environment_of(gateway: &str, keys: &[Canary]) -> Vec<(String, Str
     pairs.map(|(name, value)| (name.to_owned(), value.to_owned())).to_vec()
 }
 
+/// Keeps no video, unless the settings say how: to fetch it takes requests that no test expects.
+pub(super) fn no_kept_videos(settings: &str) -> Option<(String, String)> {
+    let variable = || ("TOLLGATE_VIDEOS__KEEP".to_owned(), "0s".to_owned());
+    (!settings.contains("videos.")).then(variable)
+}
+
 /// Sets a rate limit that no test reaches by accident, unless the settings have their own.
 pub(super) fn no_rate_limit(settings: &str) -> Option<(String, String)> {
     const NO_LIMIT: &str = "{ requests = 100000, seconds = 1 }";

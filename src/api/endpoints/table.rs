@@ -38,6 +38,7 @@ pub(super) static ENDPOINTS: &[Endpoint] = endpoints! {
     Route { path: "/api/v1/video", body: BodyKind::VideoJson, ..PAID } => passthrough::video;
     Route { path: "/api/v1/video/status", ..READ } => passthrough::video_status;
     Route { path: "/bff/video/content", ..READ } => passthrough::video_content;
+    Route { method: Method::DELETE, path: "/bff/video", ..OWN } => bff::remove_video;
     Route { path: "/bff/events", ..READ } => bff::events;
     Route { path: "/bff/jobs", ..READ } => bff::jobs;
     Route { path: "/bff/pictures", class: Class::Upload, body: BodyKind::Picture, ..PAID }

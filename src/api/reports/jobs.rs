@@ -12,8 +12,10 @@ use crate::gate::problem::{JOB_NOT_FOUND, Problem};
 use crate::gate::response::{self, Response};
 use crate::gateway::contract::money::Usd;
 use crate::ledger::{Caller, Job};
+use crate::video::kept::KeptState;
 use crate::video::{JobRegistry, StatusDocument};
 
+const OVER_QUOTA: &str = "it was removed, because videos.quota is reached";
 const MAX_ADMIN_JOBS: usize = 200;
 
 #[derive(Serialize)]
@@ -29,6 +31,15 @@ struct OwnJob<'a> {
     state: &'static str,
     status_at: Option<String>,
     status: Option<Box<RawValue>>,
+    /// Whether this server has the finished video; absent if it keeps none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    kept: Option<bool>,
+    /// Why it has not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    not_kept: Option<String>,
+    /// Whether its owner or an admin removed it for good.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    removed: bool,
 }
 
 /// Lists the named jobs that exist, in that order, or all of the caller's if none is named.
@@ -49,7 +60,10 @@ pub async fn list(
         found = jobs.list(caller).await?;
     }
     let caller = caller.to_string();
-    let own = found.iter().map(|job| {
+    let states = jobs.kept_states(&found).await;
+    let states =
+        states.map_or_else(|| vec![None; found.len()], |it| it.into_iter().map(Some).collect());
+    let own = found.iter().zip(states).map(|(job, kept)| {
         let document = StatusDocument::new(&job.request_id, job.latest_update.as_ref());
         let StatusDocument { request_id, state, at: status_at, status } = document;
         OwnJob {
@@ -62,6 +76,13 @@ pub async fn list(
             state,
             status_at,
             status,
+            removed: kept == Some(KeptState::Removed),
+            kept: kept.as_ref().map(|kept| *kept == KeptState::Kept),
+            not_kept: match kept {
+                Some(KeptState::Failed(reason)) => Some(reason),
+                Some(KeptState::OverQuota) => Some(OVER_QUOTA.to_owned()),
+                Some(KeptState::Kept | KeptState::Missing | KeptState::Removed) | None => None,
+            },
         }
     });
     Ok(response::json(StatusCode::OK, &list_of(own)))

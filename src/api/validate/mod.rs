@@ -31,7 +31,7 @@ use zeroize::Zeroizing;
 
 pub use budget::{Raise, budget_answer, budget_request, extra, purchase_outcome};
 pub use chat::{ChatRules, chat};
-pub use image_url::image_url;
+pub use image_url::{image_url, is_public_ip};
 pub use link::{WantedLink, check_label, new_link};
 pub use may_buy::{may_buy, on_sale};
 pub use member::{group_budget, new_group, new_member, terms_change};

@@ -119,6 +119,10 @@ fn served_secrets(
         ("the secret beside the ledger (tollgate.secret)", secret_file::path_of(settings)),
         ("the key of server.tls", settings.server.tls_files().map(|files| files.key.clone())),
         ("the keys of server.tls.acme", settings.server.acme().map(|acme| acme.dir.clone())),
+        (
+            "the kept videos (videos.dir)",
+            settings.keeps_videos().then(|| settings.videos.dir.clone()),
+        ),
         ("the settings file", settings_file.map(Path::to_owned)),
         ("GATEWAY_API_KEY_FILE", named("GATEWAY_API_KEY_FILE")),
         ("TOLLGATE_SECRET_FILE", named("TOLLGATE_SECRET_FILE")),

@@ -79,6 +79,12 @@ pub(super) fn size(text: &str) -> Parsed<usize> {
     }
 }
 
+/// Parses a size of files.
+pub(super) fn disk_size(text: &str) -> Parsed<u64> {
+    let bytes = parse_unit(text, SIZE_UNITS).filter(|bytes| *bytes > 0);
+    bytes.ok_or_else(|| "expected a size above zero, such as \"512MiB\" or \"20GiB\"".into())
+}
+
 /// Parses a number and a unit, saturating on overflow.
 fn parse_unit(text: &str, units: &[(&str, u64)]) -> Option<u64> {
     let digits = text.bytes().take_while(u8::is_ascii_digit).count();

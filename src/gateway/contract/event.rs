@@ -16,13 +16,15 @@ pub enum EventKind {
     /// [`JobFinished`](Self::JobFinished) as OpenAI's SDKs read it.
     VideoCompleted,
     VideoFailed,
+    /// A finished video could not be fetched into the folder of kept videos.
+    VideoNotKept,
     /// Only from `tollgate webhook test`.
     Ping,
 }
 
 impl EventKind {
     /// The events that a webhook can choose.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::BudgetThreshold,
         Self::BalanceLow,
         Self::OutcomeUnknown,
@@ -35,6 +37,7 @@ impl EventKind {
         Self::JobFailed,
         Self::VideoCompleted,
         Self::VideoFailed,
+        Self::VideoNotKept,
     ];
 
     pub const fn name(self) -> &'static str {
@@ -51,6 +54,7 @@ impl EventKind {
             Self::JobFailed => "job.failed",
             Self::VideoCompleted => "video.completed",
             Self::VideoFailed => "video.failed",
+            Self::VideoNotKept => "video.not_kept",
             Self::Ping => "ping",
         }
     }

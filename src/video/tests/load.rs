@@ -144,6 +144,7 @@ impl Simulation {
             },
             trusts_failures: false,
             is_public: false,
+            kept: None,
         });
         Self { world, gateway, jobs, book, stop }
     }

@@ -122,7 +122,7 @@ async fn job_status_is_translated_for_openai() {
 fn video_hosted_elsewhere_is_not_reported_as_a_wrong_path() {
     let status = r#"{"status":"completed","video_url":"https://cdn.example/a.mp4"}"#;
     let upstream = upstream(status);
-    let gate = Gate::start(&upstream, "");
+    let gate = Gate::start(&upstream, "page.media_origins = [\"https://other.example\"]");
     assert_eq!(gate.post(VIDEOS, r#"{"prompt":"a tide"}"#).status, 200);
     let native = gate.get("/bff/video/content?request_id=job-1");
     let dialect = gate.get("/v1/videos/job-1/content");

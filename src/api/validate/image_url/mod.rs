@@ -3,7 +3,7 @@
 //! The gateway fetches the picture, and charges for a bad URL, too. Names are not resolved, because
 //! the gateway's own lookup may differ: a public name of a private address is not detected.
 
-use std::net::{Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use url::{Host, Url};
 
@@ -97,10 +97,22 @@ const PRIVATE_NAMES: &[&str] = &[
 fn check_host(host: &Host<&str>) -> Result<(), String> {
     match host {
         Host::Domain(name) => check_name(name),
-        Host::Ipv4(address) => {
-            check_address(PRIVATE_V4, *address, |address| u128::from(address.to_bits()) << 96)
+        Host::Ipv4(address) => check_ip((*address).into()),
+        Host::Ipv6(address) => check_ip((*address).into()),
+    }
+}
+
+/// Returns whether an address is globally routed.
+pub fn is_public_ip(address: IpAddr) -> bool {
+    check_ip(address).is_ok()
+}
+
+fn check_ip(address: IpAddr) -> Result<(), String> {
+    match address {
+        IpAddr::V4(address) => {
+            check_address(PRIVATE_V4, address, |address| u128::from(address.to_bits()) << 96)
         }
-        Host::Ipv6(address) => check_address(PRIVATE_V6, *address, Ipv6Addr::to_bits),
+        IpAddr::V6(address) => check_address(PRIVATE_V6, address, Ipv6Addr::to_bits),
     }
 }
 
