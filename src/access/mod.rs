@@ -10,6 +10,7 @@ pub mod jwt;
 pub mod member_cache;
 pub mod oidc;
 mod own_tokens;
+pub mod proof;
 pub mod quote;
 mod subject;
 pub mod subject_cache;
@@ -39,6 +40,7 @@ use failures::FailureLimiter;
 use jwt::{JwtVerifier, SignedIn};
 use member_cache::{MemberCache, MemberCount};
 use oidc::{LoginCallback, LoginStart, OidcLogin};
+use proof::ProofOfWork;
 use subject_cache::SubjectCache;
 use token::Secret;
 
@@ -163,13 +165,23 @@ pub struct Authenticator {
     failures: FailureLimiter,
     /// Bounds the cost of verifying signatures that turn out to be forged.
     forgeries: FailureLimiter,
+    /// `None` unless `access.proof` is `auto`.
+    proofs: Option<ProofOfWork>,
     metrics: Arc<Metrics>,
 }
 
 impl Authenticator {
     pub fn new(mode: AuthMode, metrics: Arc<Metrics>) -> Self {
         let (failures, forgeries) = (FailureLimiter::default(), FailureLimiter::default());
-        Self { mode, failures, forgeries, metrics }
+        Self { mode, failures, forgeries, proofs: None, metrics }
+    }
+
+    pub fn with_proofs(self, proofs: Option<ProofOfWork>) -> Self {
+        Self { proofs, ..self }
+    }
+
+    pub fn proofs(&self) -> Option<&ProofOfWork> {
+        self.proofs.as_ref()
     }
 
     pub fn is_open(&self) -> bool {

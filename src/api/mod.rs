@@ -21,6 +21,7 @@ pub mod page;
 pub mod passthrough;
 pub mod people;
 pub mod pictures;
+mod proof;
 mod purchases;
 pub mod redirect;
 pub mod reports;
@@ -101,7 +102,7 @@ impl HandlerContext {
         self.call.session.may_buy.as_ref().unwrap_or(&self.handlers.may_buy)
     }
 
-    fn purchase(&self, order: Checked<Order>) -> Result<PurchaseRequest, Problem> {
+    async fn purchase(&self, order: Checked<Order>) -> Result<PurchaseRequest, Problem> {
         let headers = &self.call.head.headers;
         let dedupe_by = purchases::dedupe_key(headers)?;
         let (ledger, name) = &*self.handlers.ledger_name.current();
@@ -120,11 +121,13 @@ impl HandlerContext {
         let attempt = self.call.attempt();
         let is_retry = attempt.is_some_and(|attempt| attempt > 0);
         let refused_as = if is_retry { self.call.refused_as() } else { Vec::new() };
-        Ok(PurchaseRequest { id, session, attempt, refused_as, ledger, replay_or, ..purchase })
+        let purchase =
+            PurchaseRequest { id, session, attempt, refused_as, ledger, replay_or, ..purchase };
+        self.with_proof(purchase).await
     }
 
     async fn buy(&self, order: Checked<Order>) -> Result<Receipt, Problem> {
-        self.purchases.buy(self.purchase(order)?).await
+        self.purchases.buy(self.purchase(order).await?).await
     }
 
     /// Marks a response that depends on the caller, so that no cache gives it to another one.

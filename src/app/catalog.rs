@@ -46,6 +46,9 @@ pub(super) fn catalog_facts(
     {
         facts["login"] = json!(host);
     }
+    if settings.access.proof {
+        facts["proof"] = json!("auto");
+    }
     if let Some(contact) = &page.contact {
         facts["contact"] = json!(contact);
     }

@@ -13,6 +13,7 @@ use tracing::error;
 use super::{SharedState, issuer, ledger, secret};
 use crate::access::jwt::JwtVerifier;
 use crate::access::member_cache::MemberCache;
+use crate::access::proof::ProofOfWork;
 use crate::access::quote::QuoteSigner;
 use crate::access::token::Secret;
 use crate::access::{AuthMode, Authenticator, OidcAccess};
@@ -94,10 +95,10 @@ fn shared_state(
     let signer = |secret: &Secret| Arc::new(QuoteSigner::new(secret, move || ledger.name()));
     let quotes = secret.as_ref().filter(|_| settings.mcp.enabled).map(signer);
     let fingerprint = secret.as_ref().map(|secret| secret.fingerprint);
-    let mode = auth_mode(settings, &store, secret)?;
+    let access = authenticator(settings, &store, secret, &metrics)?;
     Ok(SharedState {
         webhooks: Webhooks::new(settings, store.clone(), Arc::clone(&metrics)),
-        access: Arc::new(Authenticator::new(mode, Arc::clone(&metrics))),
+        access: Arc::new(access),
         redactor: Redactor::new(Arc::clone(&metrics)),
         refusal_log: Arc::new(RefusalLog::new(Arc::clone(&metrics))),
         metrics,
@@ -126,6 +127,19 @@ fn shared_state(
         pictures: pictures(settings).map(Arc::new),
         scripted_client: None,
     })
+}
+
+fn authenticator(
+    settings: &Settings,
+    store: &Store,
+    secret: Option<Secret>,
+    metrics: &Arc<Metrics>,
+) -> io::Result<Authenticator> {
+    let ledger = store.clone();
+    let proofs = secret.as_ref().filter(|_| settings.access.proof);
+    let proofs = proofs.map(|secret| ProofOfWork::new(secret, move || ledger.name()));
+    let mode = auth_mode(settings, store, secret)?;
+    Ok(Authenticator::new(mode, Arc::clone(metrics)).with_proofs(proofs))
 }
 
 fn auth_mode(settings: &Settings, store: &Store, secret: Option<Secret>) -> io::Result<AuthMode> {

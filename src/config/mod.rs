@@ -233,6 +233,8 @@ pub struct AccessConfig {
     pub allowed_origins: Vec<String>,
     /// For callers without a rule of their own.
     pub may_buy: Selection,
+    /// Whether callers without credentials compute before they buy. Requires `budget.total.day`.
+    pub proof: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -404,9 +406,9 @@ impl Settings {
         self.admin_listen.address().unwrap_or(DEFAULT_OPS)
     }
 
-    /// Returns whether tokens, cookies or agents' quotes depend on the secret.
+    /// Returns whether tokens, cookies, agents' quotes or challenges depend on the secret.
     pub const fn needs_secret(&self) -> bool {
-        self.access.mode.has_tokens() || self.mcp.enabled
+        self.access.mode.has_tokens() || self.mcp.enabled || self.access.proof
     }
 
     /// Returns the issuer whose users call, in the modes `jwt` and `oidc`.

@@ -278,7 +278,17 @@ fn access(
         ("host", ..) => AccessMode::Host,
         _ => AccessMode::Open,
     };
-    AccessConfig { mode, allowed_origins, may_buy: models::may_buy(section, catalog, passthrough) }
+    let may_buy = models::may_buy(section, catalog, passthrough);
+    let proof = section.text("proof", proof, false);
+    AccessConfig { mode, allowed_origins, may_buy, proof }
+}
+
+fn proof(text: &str) -> Parsed<bool> {
+    match text {
+        "off" => Ok(false),
+        "auto" => Ok(true),
+        _ => Err("expected \"off\" or \"auto\"".into()),
+    }
 }
 
 fn jwt(section: &mut Section<'_>, folder: &Path) -> Option<JwtConfig> {

@@ -28,7 +28,7 @@ export const TEXT = {
   tookAt: (time, seconds) => `${time}, answered in ${seconds} s`,
   otherModel: 'With another model',
   readAloud: 'Read aloud',
-  retrying: { busy: (seconds) => `Busy, trying again in ${seconds} s`, lost: (seconds) => `Connection lost, trying again in ${seconds} s` },
+  retrying: { checking: (seconds) => `Checking, ${seconds} s`, busy: (seconds) => `Busy, trying again in ${seconds} s`, lost: (seconds) => `Connection lost, trying again in ${seconds} s` },
 
   // Announced to screen readers
   sent: (model) => `Sent to ${model}. Waiting for the answer.`,

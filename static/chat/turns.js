@@ -14,7 +14,7 @@ const MARKED = 1500;
 /** The list's items by slot: `{sign, item}`. Only changed ones are rebuilt, so that focus and selection stay. */
 let shown = new Map();
 let drawn = null;
-/** The purchases that are retried: until when the page waits, and whether the connection was lost. */
+/** The purchases that are retried or checked: until when the page waits, and what it says meanwhile. */
 const retries = new Map();
 
 /**
@@ -54,11 +54,12 @@ export function draw(conversation, view, news) {
   while (list.children.length > items.length) list.lastChild.remove();
 }
 
-/** Shows from now on that the page sends this purchase again in so many seconds. */
-export function retryIn(key, seconds, isLost) {
-  const say = isLost ? TEXT.retrying.lost : TEXT.retrying.busy;
+/** Shows from now on that the page sends this purchase, perhaps again, in so many seconds, and why. */
+export function retryIn(key, seconds, why) {
+  const say = TEXT.retrying[why];
+  const isSaid = why === 'checking' && retries.get(key)?.say === say;
   retries.set(key, { until: Date.now() + seconds * 1000, say });
-  announce(say(Math.ceil(seconds)));
+  if (!isSaid) announce(say(Math.ceil(seconds)));
   tick();
 }
 

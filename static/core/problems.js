@@ -33,6 +33,7 @@ const PROBLEMS = {
   origin_not_allowed: ['This address may not use the service.', 'reload'],
   forbidden: ['You are not allowed to do this.', 'edit'],
   model_not_allowed: ['You are not allowed to use this model.', 'edit'],
+  proof_required: ['This browser could not finish the check before the purchase.', 'again'],
   unknown_endpoint: ['The service does not offer this.', 'reload'],
   not_found: ['There is nothing at this address.', 'reload'],
   job_not_found: ['The service does not know this video.', 'none'],

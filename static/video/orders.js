@@ -41,7 +41,8 @@ export async function order(payload, costMicros) {
   wait(record, TEXT.orderingFrom(payload.model));
   byId(`order-${record.key}`)?.scrollIntoView({ block: 'nearest' });
   announce(TEXT.ordering);
-  await commit(record);
+  const onProof = (seconds) => wait(record, seconds ? TEXT.proving(seconds) : TEXT.orderingFrom(payload.model));
+  await commit(record, { onProof });
 }
 
 /** Whether none is on its way. */

@@ -38,6 +38,7 @@ export const TEXT = {
   waitFirst: 'Wait for the answer to the last one.',
   shownElsewhere: 'It is shown elsewhere on this page.',
   waiting: 'Waiting for the answer.',
+  proving: (seconds) => `Checking, ${seconds} s.`,
   retrying: 'Asking again.',
   retryingFree: 'Asking again; you do not pay twice.',
   received: (cost) => `Received for ${cost}.`,
@@ -412,7 +413,8 @@ export class PurchaseWidget extends HTMLElement {
     await this.holds(record.key);
     this.said.textContent = TEXT.waiting;
     const onRetry = () => { this.said.textContent = record.mayBuyAgain ? TEXT.retrying : TEXT.retryingFree; };
-    await this.#purchases.send(record, { ...how, onRetry }).finally(rest);
+    const onProof = (seconds) => { this.said.textContent = seconds ? TEXT.proving(seconds) : TEXT.waiting; };
+    await this.#purchases.send(record, { ...how, onRetry, onProof }).finally(rest);
     if (record.state === 'done') {
       this.said.textContent = TEXT.received(price(record.costMicros));
       void this.showLeft();

@@ -54,8 +54,19 @@ fn documented_settings_snippets_load() {
 fn documented_curl_commands_answer_as_shown() {
     // The README's are some of the guide's: each set begins with a sandbox of its own.
     for (document, least) in [("README.md", 2), ("docs/guide/getting-started.md", 7)] {
-        walk_through(document, least);
+        walk_through(document, least, &[]);
     }
+}
+
+/// The guide starts tollgate with these settings.
+#[test]
+fn documented_proof_of_work_buys() {
+    let total = ("TOLLGATE_BUDGET__TOTAL", "{ day = \"0.006\" }");
+    let settings = [("TOLLGATE_ACCESS__PROOF", "auto"), total];
+    let text = read("docs/guide/proof.md");
+    assert!(text.contains(&format!("{}={}", settings[0].0, settings[0].1)));
+    assert!(text.contains(&format!("{}='{}'", total.0, total.1)));
+    walk_through("docs/guide/proof.md", 3, &settings);
 }
 
 /// Who follows the README and then the guide meets no 422 `idempotency_key_reused`.
@@ -71,9 +82,9 @@ fn documented_keys_of_readme_and_guide_differ() {
     assert!(readme.is_disjoint(&guide), "{readme:?}");
 }
 
-fn walk_through(document: &str, least: usize) {
+fn walk_through(document: &str, least: usize, environment: &[(&str, &str)]) {
     let words: String = blocks(&read(document), "sh").concat();
-    let walk = Walk::open();
+    let walk = Walk::open(environment);
     let (mut command, mut steps) = (String::new(), 0);
     for line in words.lines() {
         match line.strip_prefix("# ") {
@@ -102,7 +113,7 @@ fn sandbox_faults_answer_as_documented() {
     faults.retain(|row| !LONG_FAULTS.contains(&row[0].trim_matches('`')));
     // This one parks the only key, and the next call would meet that.
     faults.sort_by_key(|row| row[0].contains("revoked"));
-    let walk = Walk::open();
+    let walk = Walk::open(&[]);
     for row in faults {
         let body = format!(
             r#"{{"model":"eta-5","messages":[{{"role":"user","content":"{}"}}]}}"#,
@@ -127,9 +138,9 @@ struct Walk {
 }
 
 impl Walk {
-    fn open() -> Self {
+    fn open(environment: &[(&str, &str)]) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
-        Self { server: Server::start(folder.path(), &[], &[]), folder }
+        Self { server: Server::start(folder.path(), &[], environment), folder }
     }
 
     /// Runs the command as written, but for the ports; gives the status and the body with its head.
@@ -145,7 +156,7 @@ impl Walk {
             .output()
             .expect("a shell");
         let said = String::from_utf8_lossy(&ran.stderr);
-        assert!(ran.status.success(), "{command}{said} (this test needs curl)");
+        assert!(ran.status.success(), "{command}{said} (this test needs curl and Python)");
         (String::from_utf8_lossy(&ran.stdout).into_owned(), read(&body))
     }
 }

@@ -16,6 +16,10 @@ pub(super) static ROWS: &[Endpoint] = &[
         handler: |cx| Box::pin(ready(page::shared_file(&cx.call.head))),
     },
     Endpoint {
+        route: Route { path: "/bff/proof.js", ..SHARED },
+        handler: |cx| Box::pin(ready(page::shared_file(&cx.call.head))),
+    },
+    Endpoint {
         route: Route { path: "/bff/widgets.js", ..SHARED },
         handler: |cx| Box::pin(ready(page::shared_file(&cx.call.head))),
     },

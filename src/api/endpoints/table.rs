@@ -5,7 +5,7 @@ use std::future::ready;
 use http::Method;
 
 use super::{Endpoint, PAID, READ, SHARED};
-use crate::api::{bff, passthrough, pictures};
+use crate::api::{bff, passthrough, pictures, proof};
 use crate::gate::route::{Auth, BodyKind, Class, DEFAULT_ROUTE, Route};
 
 const LOGIN: Route = Route { method: Method::POST, signs_in: true, ..DEFAULT_ROUTE };
@@ -54,6 +54,10 @@ pub(super) static ROWS: &[Endpoint] = &[
         handler: |cx| {
             Box::pin(async move { cx.handlers.me.report(&cx.call.caller, &cx.call.session).await })
         },
+    },
+    Endpoint {
+        route: Route { path: "/bff/proof", ..READ },
+        handler: |cx| Box::pin(proof::challenge(cx)),
     },
     Endpoint {
         route: Route { path: "/bff/usage", ..READ },

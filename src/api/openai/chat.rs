@@ -184,7 +184,7 @@ type PurchaseFuture = Pin<Box<dyn Future<Output = Result<Receipt, Problem>> + Se
 /// SDKs retry on a status, not on an error within a stream. So the status waits until the purchase
 /// was sent and an immediate refusal is unlikely.
 async fn stream(cx: &HandlerContext, order: Checked<Order>, formatter: Formatter) -> HandlerResult {
-    let (purchase, purchases) = (cx.purchase(order)?, cx.purchases.clone());
+    let (purchase, purchases) = (cx.purchase(order).await?, cx.purchases.clone());
     let progress = purchase.progress.clone();
     let mut purchase: PurchaseFuture = Box::pin(async move { purchases.buy(purchase).await });
     let started = async {
