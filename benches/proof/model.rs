@@ -23,7 +23,7 @@ const SECONDS_PER_CHAT: u64 = 2;
 const CALLER_BUDGET: u64 = 500_000;
 
 /// What the attacker computes in a second.
-pub const ATTACKERS: [(&str, u64); 5] = [
+pub(crate) const ATTACKERS: [(&str, u64); 5] = [
     ("a script that computes nothing", 0),
     ("one phone", 300_000),
     ("one laptop, in its browser", 4_000_000),
@@ -32,17 +32,17 @@ pub const ATTACKERS: [(&str, u64); 5] = [
 ];
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Outcome {
+pub(crate) struct Outcome {
     /// Micro-dollars that the attacker has spent.
-    pub lost: u64,
+    pub(crate) lost: u64,
     /// The visitors who got every reply.
-    pub served: u64,
+    pub(crate) served: u64,
     /// The seconds from the beginning of the attack to the end of the budget.
-    pub drained_after: Option<u64>,
+    pub(crate) drained_after: Option<u64>,
 }
 
 /// Simulates the day of an attacker with so many hashes a second.
-pub fn day(hashes: u64, has_proof: bool) -> Outcome {
+pub(crate) fn day(hashes: u64, has_proof: bool) -> Outcome {
     let (mut left, mut outcome) = (BUDGET, Outcome::default());
     let (mut credit, mut tokens) = (0, ADDRESSES * BURST);
     let mut replies = [0; VISITORS as usize];
@@ -63,9 +63,8 @@ pub fn day(hashes: u64, has_proof: bool) -> Outcome {
         tokens = (tokens + ADDRESSES / SECONDS_PER_CHAT).min(ADDRESSES * BURST);
         for (visitor, replies) in (0..VISITORS).zip(&mut replies) {
             let since = second.checked_sub(visitor * DAY / VISITORS);
-            let buys = since.is_some_and(|since| {
-                since % CHAT_SECONDS == 0 && since / CHAT_SECONDS < CHATS
-            });
+            let buys = since
+                .is_some_and(|since| since % CHAT_SECONDS == 0 && since / CHAT_SECONDS < CHATS);
             if buys && left >= PRICE {
                 left -= PRICE;
                 *replies += 1;
@@ -88,7 +87,7 @@ fn work(left: u64, has_proof: bool) -> u64 {
 }
 
 /// The table of the guide.
-pub fn table() -> String {
+pub(crate) fn table() -> String {
     let mut table = "| The attacker has | Limits alone: lost, served, drained after | With proof of work |\n|---|---|---|\n".to_owned();
     for (name, hashes) in ATTACKERS {
         let cells = [false, true].map(|has_proof| {

@@ -47,7 +47,7 @@ pub struct ProofOfWork {
 
 /// A proof with all the work of its challenge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Proof {
+pub struct CheckedProof {
     /// Stands for the challenge.
     pub challenge: Digest,
     /// The reason why it pays for nothing new. It still names the purchase that it has paid for.
@@ -83,7 +83,7 @@ impl ProofOfWork {
         proof: &str,
         needed: u8,
         now: Duration,
-    ) -> Result<Proof, &'static str> {
+    ) -> Result<CheckedProof, &'static str> {
         const MALFORMED: &str = "Tollgate-Proof is not <challenge>.<nonce> with a challenge of this server \
                                  for your address";
         let (challenge, nonce) = proof.split_once('.').ok_or(MALFORMED)?;
@@ -111,7 +111,7 @@ impl ProofOfWork {
         } else {
             None
         };
-        Ok(Proof { challenge: mac, refusal })
+        Ok(CheckedProof { challenge: mac, refusal })
     }
 
     fn sign(&self, caller: &Caller, body: &[u8]) -> Digest {
@@ -172,7 +172,7 @@ mod tests {
     #[test]
     fn proof_is_valid_for_its_caller_server_and_ledger_until_it_expires() {
         let given = proofs().challenge(&caller(1), 9, NOW);
-        assert_eq!((given.bits, &*given.expires), (9, "2027-01-15T08:05:00Z"));
+        assert_eq!((given.bits, &*given.expires), (9, "2027-01-15T08:05:00.000Z"));
         let proof = solve(&given.challenge, |zeros| zeros >= 9);
         let checked = |needed, now| proofs().check(&caller(1), &proof, needed, now).unwrap();
         let challenge = checked(9, NOW).challenge;
@@ -213,10 +213,11 @@ mod tests {
             format!("{given}.\u{e9}"),
             format!("{full} "),
             format!("{given}A.{nonce}"),
-            format!("{no_work}.{nonce}"),
         ] {
             assert!(proofs().check(&caller(1), &wrong, 9, NOW).is_err(), "{wrong:?}");
         }
+        let free = proofs().check(&caller(1), &format!("{no_work}.{nonce}"), 9, NOW);
+        assert!(free.is_ok_and(|proof| proof.refusal.is_some()), "its own bits count");
     }
 
     #[test]

@@ -4,7 +4,7 @@ use http::header::{CACHE_CONTROL, HeaderName};
 use http::{HeaderValue, StatusCode};
 
 use super::HandlerContext;
-use crate::access::proof::{Proof, bits};
+use crate::access::proof::{CheckedProof, bits};
 use crate::gate::problem::{NOT_FOUND, PROOF_REQUIRED, Problem};
 use crate::gate::response::{self, HandlerResult};
 use crate::purchase::{DedupeBy, PurchaseRequest};
@@ -39,7 +39,7 @@ impl HandlerContext {
             Ok((proof, sent.split('.').next().unwrap_or_default()))
         });
         let (purchase, refusal) = match checked {
-            Ok((Proof { challenge, refusal }, name)) => {
+            Ok((CheckedProof { challenge, refusal }, name)) => {
                 (paid_with(purchase, challenge, name), refusal)
             }
             Err(why) => (purchase, (needed > 0).then_some(why)),

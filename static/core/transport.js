@@ -5,8 +5,8 @@
  * for its purchase only with one caller and in one ledger of the server. The client checks both before each attempt, and never sends a
  * key that would count as a new purchase. If a retry cannot settle the outcome, it throws an error that says whether money moved.
  *
- * This file has no imports, so that any page can load it; `proof.js`, beside it, is loaded if the server asks for proof of work. The built-in
- * page uses it too.
+ * This file has no imports, so that any page can load it; `/bff/proof.js` is loaded if the server asks for proof of work. The built-in page uses
+ * both.
  */
 
 /** Where this file came from: the default address of the API. */
@@ -249,7 +249,7 @@ function preflight(wire, key, kept, { known, replayOnly, signal, onSend, onProof
 
 /** Returns what makes the proofs of this client. Loaded once it is needed. */
 function proverOf(wire) {
-  wire.prover ??= import('./proof.js').then(({ Prover }) => new Prover((request) => readNow(wire, '/bff/proof', request)));
+  wire.prover ??= import(addressOf('/bff/proof.js', wire.base)).then(({ Prover }) => new Prover((request) => readNow(wire, '/bff/proof', request)));
   return wire.prover.catch(() => {
     wire.prover = null;
     throw lost({});

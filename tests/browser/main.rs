@@ -29,6 +29,7 @@ mod page_load;
 mod people;
 mod pictures;
 mod prefix;
+mod proof;
 mod purchases;
 mod receipts;
 mod refusals;

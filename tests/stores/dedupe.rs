@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use tollgate::gateway::contract::money::Usd;
 use tollgate::ledger::{
-    AccountStatus, DedupeKey, EarlierReply, Precondition, PurchaseId, PurchaseState, Reservation, ReserveError,
-    Settlement, StoreCapacity,
+    AccountStatus, DedupeKey, EarlierReply, Precondition, PurchaseId, PurchaseState, Reservation,
+    ReserveError, Settlement, StoreCapacity,
 };
 
 use crate::fixture::*;

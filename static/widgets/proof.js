@@ -1,6 +1,6 @@
 /**
- * Proof of work, for servers with `access.proof`: finds a nonce so that SHA-256 of challenge and nonce begins with zero bits. This file is
- * the page's part, and, under this name, the module worker that computes. SubtleCrypto takes too long for each of many short texts.
+ * Proof of work, for servers with `access.proof`: finds a nonce so that SHA-256 of challenge and nonce begins with zero bits. The client
+ * loads this file, served at `/bff/proof.js`, which is also the module worker that computes. SubtleCrypto takes too long for each of many short texts.
  */
 
 const WORKER = 'tollgate-proof';
@@ -89,21 +89,23 @@ if (typeof document === 'undefined' && globalThis.name === WORKER) {
   };
 }
 
-/** A browser starts no worker from another site's address, but from a text of the page's own that imports it. */
-function startWorker() {
+let script = null;
+
+/**
+ * The worker's address. From another site, a browser starts only a text of the page's own, which imports it. The policy of the built-in page
+ * lets nothing else name a script.
+ */
+function workerScript() {
   const here = import.meta.url;
   const isOwn = new URL(here).origin === globalThis.location?.origin;
   const address = isOwn ? here : URL.createObjectURL(new Blob([`import ${JSON.stringify(here)};`], { type: 'text/javascript' }));
-  // The policy of the built-in page lets nothing else name a script.
-  policy ??= globalThis.trustedTypes?.createPolicy(WORKER, { createScriptURL: () => address }) ?? { createScriptURL: () => address };
-  return new Worker(policy.createScriptURL(''), { type: 'module', name: WORKER });
+  return globalThis.trustedTypes?.createPolicy(WORKER, { createScriptURL: () => address }).createScriptURL('') ?? address;
 }
-
-let policy = null;
 
 /** Computes in a worker. Rejects if the page's policy allows none. */
 async function inWorker(given, { signal, report }) {
-  const worker = startWorker();
+  script ??= workerScript();
+  const worker = new Worker(script, { type: 'module', name: WORKER });
   return new Promise((found, fail) => {
     worker.onmessage = ({ data: nonce }) => (nonce ? found(nonce) : report(BATCH));
     worker.onerror = fail;
