@@ -41,7 +41,10 @@ export async function order(payload, costMicros) {
   wait(record, TEXT.orderingFrom(payload.model));
   byId(`order-${record.key}`)?.scrollIntoView({ block: 'nearest' });
   announce(TEXT.ordering);
-  const onProof = (seconds) => wait(record, seconds ? TEXT.proving(seconds) : TEXT.orderingFrom(payload.model));
+  const onProof = (seconds) => {
+    const line = document.querySelector(`#order-${record.key} .pending`);
+    if (line && !left.has(record.key)) line.textContent = seconds ? TEXT.proving(seconds) : TEXT.orderingFrom(payload.model);
+  };
   await commit(record, { onProof });
 }
 

@@ -40,6 +40,7 @@ export const TEXT = {
   // Orders
   orderBy: (model) => `Order from ${model}`,
   ordering: 'Ordering the video.',
+  proving: (seconds) => `Checking, ${seconds} s`,
   orderingFrom: (model) => `Ordering from ${model}`,
   orderingAgain: (model) => `Ordering again from ${model}`,
   orderedElsewhere: 'Another tab is waiting for this order',

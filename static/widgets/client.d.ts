@@ -189,6 +189,8 @@ export interface Catalog {
   roles: string[];
   /** Which words of a status body mean what, and where finished videos may be played from. */
   jobs: { finished: string[]; failed: string[]; result: string[]; media_origins: string[] };
+  /** Whether callers without credentials compute before they buy. The client does it by itself. */
+  proof?: 'auto';
   /** Who hands out tokens, if `page.contact` says so. */
   contact?: string;
   /** System messages that the page offers. */

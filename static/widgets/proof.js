@@ -9,8 +9,9 @@ const BATCH = 1 << 15;
 const SLICE = 1 << 12;
 /** How long a challenge is used, in milliseconds. The server accepts it for at least a minute more. */
 const FRESH = 3 * 60 * 1000;
-/** Shorter work is not worth a word, in seconds. */
+/** Shorter work is not worth a word, and words follow each other that slowly, in seconds. */
 const NOTABLE = 0.5;
+const PAUSE = 1;
 
 const [START, K] = constants();
 
@@ -130,19 +131,20 @@ async function inSlices(given, { signal, report }) {
 async function solve({ challenge, bits }, { signal, onProof }) {
   const began = performance.now();
   let tried = 0;
-  let isSaid = false;
+  let saidAt = null;
   const report = (count) => {
     tried += count;
-    const seconds = (2 ** bits / tried) * ((performance.now() - began) / 1000);
-    if (seconds < NOTABLE) return;
-    isSaid = true;
+    const took = (performance.now() - began) / 1000;
+    const seconds = (2 ** bits / tried) * took;
+    if (seconds < NOTABLE || (saidAt !== null && took - saidAt < PAUSE)) return;
+    saidAt = took;
     onProof?.(Math.max(1, Math.round(seconds)));
   };
   const how = { signal, report };
   try {
     return await inWorker({ challenge, bits }, how).catch(() => inSlices({ challenge, bits }, how));
   } finally {
-    if (isSaid) onProof?.(0);
+    if (saidAt !== null) onProof?.(0);
   }
 }
 

@@ -117,10 +117,7 @@ fn page_computes_once_more_if_its_challenge_is_refused() {
     let gate = half_spent("[]");
     let mut page = open(&gate);
     page.expect_errors(&["status of 403"]);
-    page.tamper(
-        "*/bff/proof",
-        Tamper::Answer(200, vec![JSON], STALE),
-    );
+    page.tamper("*/bff/proof", Tamper::Answer(200, vec![JSON], STALE));
     ask(&page, "One", 1);
     assert_eq!((page.evaluate("workers"), posts(&gate, &page), gate.sold()), (json!(2), 2, 6));
 }
@@ -130,10 +127,7 @@ fn page_says_that_the_check_has_failed() {
     let gate = half_spent("[]");
     let mut page = open(&gate);
     page.expect_errors(&["status of 403"]);
-    page.tamper(
-        "*/bff/proof",
-        Tamper::Answer(200, vec![JSON], STALE),
-    );
+    page.tamper("*/bff/proof", Tamper::Answer(200, vec![JSON], STALE));
     page.tamper(PAID, Tamper::Answer(403, vec![PROBLEM], REQUIRED));
     page.find(MESSAGE).fill("Refused");
     page.press("Enter");
