@@ -35,7 +35,7 @@ pub(crate) const ATTACKERS: [(&str, u64); 5] = [
 pub(crate) struct Outcome {
     /// Micro-dollars that the attacker has spent.
     pub(crate) lost: u64,
-    /// The visitors who got every reply.
+    /// The visitors who got their last reply.
     pub(crate) served: u64,
     /// The seconds from the beginning of the attack to the end of the budget.
     pub(crate) drained_after: Option<u64>,
@@ -45,7 +45,6 @@ pub(crate) struct Outcome {
 pub(crate) fn day(hashes: u64, has_proof: bool) -> Outcome {
     let (mut left, mut outcome) = (BUDGET, Outcome::default());
     let (mut credit, mut tokens) = (0, ADDRESSES * BURST);
-    let mut replies = [0; VISITORS as usize];
     for second in 0..DAY {
         let mut computed = if second < ATTACK { 0 } else { hashes + credit };
         while second >= ATTACK && tokens > 0 && outcome.lost + PRICE <= ADDRESSES * CALLER_BUDGET {
@@ -61,20 +60,16 @@ pub(crate) fn day(hashes: u64, has_proof: bool) -> Outcome {
         // No more than one proof is begun before it can be used.
         credit = computed.min(work(left, has_proof));
         tokens = (tokens + ADDRESSES / SECONDS_PER_CHAT).min(ADDRESSES * BURST);
-        for (visitor, replies) in (0..VISITORS).zip(&mut replies) {
-            let since = second.checked_sub(visitor * DAY / VISITORS);
-            let buys = since
-                .is_some_and(|since| since % CHAT_SECONDS == 0 && since / CHAT_SECONDS < CHATS);
-            if buys && left >= PRICE {
-                left -= PRICE;
-                *replies += 1;
-            }
+        // A visitor has all replies before the next one comes.
+        let since = second % (DAY / VISITORS);
+        if since.is_multiple_of(CHAT_SECONDS) && since / CHAT_SECONDS < CHATS && left >= PRICE {
+            left -= PRICE;
+            outcome.served += u64::from(since / CHAT_SECONDS == CHATS - 1);
         }
         if left < PRICE && second >= ATTACK && outcome.drained_after.is_none() {
             outcome.drained_after = Some(second - ATTACK + 1);
         }
     }
-    outcome.served = replies.iter().map(|replies| u64::from(*replies == CHATS)).sum();
     outcome
 }
 

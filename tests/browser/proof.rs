@@ -148,6 +148,19 @@ fn page_says_that_it_computes() {
 }
 
 #[test]
+fn order_of_a_video_says_that_the_page_computes() {
+    let gate = gate("10.00", "[]");
+    let page = open(&gate);
+    page.tamper("*/bff/proof", Tamper::Answer(200, vec![JSON], ENDLESS));
+    page.find(("link", "Video")).click();
+    page.find(("textbox", "What should it show?")).fill("A lighthouse at dusk");
+    page.find(("button", "Generate · $…")).click();
+    page.find(("button", "Yes, spend $…")).click();
+    page.wait_for_text("Checking, ");
+    assert_eq!(gate.sold(), 0);
+}
+
+#[test]
 fn widget_of_another_site_computes_in_a_worker() {
     let shop = Shop::open(None);
     let gate = half_spent(&shop.listed());
