@@ -1,4 +1,5 @@
-//! Compresses the files of `static/` once, at build time, so that a start does not, and lists them.
+//! Drops the comments of the files of `static/` and compresses them once, at build time, so that a start does not, and
+//! lists them.
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -30,7 +31,14 @@ fn compress_folder(from: &Path, below: &str, to: &Path, rows: &mut Vec<String>) 
             compress_folder(&path, &format!("{below}{name}/"), &to.join(name), rows)?;
             continue;
         }
-        let bytes = fs::read(&path)?;
+        let bytes = match name.rsplit('.').next() {
+            Some("js" | "css" | "html") => lean(&fs::read_to_string(&path)?).into_bytes(),
+            _ => fs::read(&path)?,
+        };
+        if name.ends_with(".html") {
+            // The settings complete it at start.
+            fs::write(to.join(&name), &bytes)?;
+        }
         let (mut compressed, mut is_smaller) = (Vec::new(), false);
         for (coding, compress) in CODINGS {
             let small = compress(&bytes)?;
@@ -45,6 +53,24 @@ fn compress_folder(from: &Path, below: &str, to: &Path, rows: &mut Vec<String>) 
         rows.push(format!("    Embedded::new(\"{below}{name}\", {plain}, [{forms}]),\n"));
     }
     Ok(())
+}
+
+/// Drops what browsers need not load, and people read in the repository: indentation, and the text of lines that belong
+/// to a comment alone. Lines keep their numbers. In a template of several lines, none may depend on its indentation or
+/// begin like a comment.
+fn lean(text: &str) -> String {
+    let mut is_inside = false;
+    let mut code = String::with_capacity(text.len());
+    for line in text.split_inclusive('\n') {
+        let trimmed = line.trim();
+        let begins =
+            trimmed.starts_with("/*") && (trimmed.ends_with("*/") || !trimmed.contains("*/"));
+        let is_markup = trimmed.starts_with("<!--") && trimmed.ends_with("-->");
+        let is_comment = is_inside || begins || is_markup || trimmed.starts_with("//");
+        is_inside = (is_inside || begins) && !trimmed.ends_with("*/");
+        code += if is_comment { "\n" } else { line.trim_start_matches(' ') };
+    }
+    code
 }
 
 fn brotli(bytes: &[u8]) -> io::Result<Vec<u8>> {

@@ -49,11 +49,14 @@ pub mod gate;
 pub mod gateway;
 #[doc(hidden)]
 pub mod ledger;
+#[cfg(feature = "cli")]
+mod log;
 #[doc(hidden)]
 pub mod metrics;
 #[doc(hidden)]
 pub mod purchase;
 mod sync;
+mod trust;
 #[doc(hidden)]
 pub mod video;
 

@@ -45,7 +45,7 @@ pub struct Metrics {
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct RequestLabels {
-    route: &'static str,
+    endpoint: &'static str,
     status: u16,
 }
 
@@ -101,9 +101,9 @@ fn durations(registry: &mut Registry, name: &str, help: &str) -> Durations {
 }
 
 impl Metrics {
-    pub fn request(&self, route: &'static str, status: u16, elapsed: Duration) {
-        self.requests.get_or_create(&RequestLabels { route, status }).inc();
-        self.request_seconds.get_or_create(&[("route", route)]).observe(elapsed);
+    pub fn request(&self, endpoint: &'static str, status: u16, elapsed: Duration) {
+        self.requests.get_or_create(&RequestLabels { endpoint, status }).inc();
+        self.request_seconds.get_or_create(&[("endpoint", endpoint)]).observe(elapsed);
     }
 
     /// `code` is the code of a problem.

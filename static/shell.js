@@ -1,9 +1,8 @@
 /** Starts the page: loads prices and the caller, shows the view that the address names, then resumes what was left open. */
 
 import { announce, button, byId, clearReadOut, element, icon, notice, styled } from './core/dom.js';
-import { amountLeft, price } from './core/format.js';
-import { canSpend, learnFunds, post, read, whenSignedOut } from './core/site.js';
-import { choice, jobs, keepFor, purchases, whenChanged } from './core/store.js';
+import { amountLeft, faultOf, inWords, price, t } from './core/format.js';
+import { canSpend, choice, jobs, keepFor, learnFunds, post, purchases, read, whenChanged, whenSignedOut } from './core/site.js';
 
 /**
  * The views, in the order of their links. Each is a row here, a `<section id="view-NAME">` in index.html with a heading
@@ -13,56 +12,45 @@ import { choice, jobs, keepFor, purchases, whenChanged } from './core/store.js';
  * `GET /bff/me`, or null while it is not known.
  */
 const VIEWS = {
-  chat: { title: 'Chat', load: () => import('./chat/chat.js') },
-  video: { title: 'Video', load: () => import('./video/video.js'), look: 'video/video.css' },
-  usage: { title: 'Usage', load: () => import('./usage/usage.js'), look: 'usage/usage.css' },
-  admin: { title: 'Admin', load: () => import('./admin/admin.js'), look: 'usage/usage.css', offered: (who) => who?.caller.role === 'admin' },
-};
-
-const TEXT = {
-  reload: 'Reload the page',
-  noPrices: (why) => `Could not load the price list. ${why}.`,
-  signInFirst: 'You are not signed in. Sign in to this site, then reload the page.',
-  signedInAlready: 'You are signed in already. To use the invite link, sign out first.',
-  signedOut: 'You were signed out. Sign in again; your drafts are still here.',
-  noView: 'Could not load this part of the page. The service may have been updated.',
-  noSignIn: 'Could not load the sign-in form.',
-  signIn: 'Sign in',
-  stillSignedIn: (why) => `You are still signed in. ${why}.`,
-  offline: 'You are offline. Your drafts are kept; send them when you are back online.',
-  online: 'You are back online.',
-  open: (amount) => ` + ${amount} pending`,
-  spent: 'spent this session',
-  balance: 'in the account',
-  left: { day: 'left today', week: 'left this week', month: 'left this month', ever: 'left in all' },
-  whose: { caller: '', group: ', your group', total: ', everyone', token: ', this token' },
-  low: { chat: 'not enough for a message', video: 'not enough for a video' },
-  menu: (name) => (name ? `Menu: ${name}` : 'Menu'),
-  live: ['Live', ': real money'],
-  sandbox: ['Sandbox', ': play money'],
-  faults: 'Sandbox faults',
-  aboutFaults: 'Nothing here costs real money. Put one of these words in a message or prompt to try out a fault:',
+  chat: { title: t('view.chat'), load: () => import('./chat/chat.js') },
+  video: { title: t('view.video'), load: () => import('./video/video.js'), look: 'video/video.css' },
+  usage: { title: t('view.usage'), load: () => import('./usage/usage.js'), look: 'usage/usage.css' },
+  admin: { title: t('view.admin'), load: () => import('./admin/admin.js'), look: 'usage/usage.css', offered: (who) => who?.caller.role === 'admin' },
 };
 
 const service = document.title;
-const reload = () => button(TEXT.reload, () => location.reload());
+const reload = () => button(t('shell.reload'), () => location.reload());
 
-const INVITE = /^#sign-in\?token=(tg_[\w-]+)$/;
+const INVITE = /^#(?:sign-in\?token=(tg_[\w-]+)|t=(tgl_[\w-]+))$/;
 
-let invite, catalog = null, me = null, owner = null, signingIn = null, focusNext = null, running = 0;
+let invite, link, notOpened, catalog = null, me = null, owner = null, signingIn = null, focusNext = null, running = 0;
 /** Tells the other tabs who has signed in here; '' if nobody is. */
 const people = new BroadcastChannel('tollgate people');
 
-/** Takes the token of an invite link out of the address, whose fragment no server sees. */
-function takeInvite() {
-  const [, token] = INVITE.exec(location.hash) ?? [];
-  if (token) history.replaceState(null, '', location.pathname + location.search);
-  return token;
+/** Takes the token of an invite, or of a link, out of the address, whose fragment no server sees. */
+function takeToken() {
+  [, invite, link] = INVITE.exec(location.hash) ?? [];
+  if (invite || link) history.replaceState(null, '', location.pathname + location.search);
+}
+
+/** Asks who is signed in. If nobody is, a link signs its holder in. */
+async function askMe() {
+  const me = await read('/bff/me').catch((problem) => problem);
+  if (!link || me.caller) return me;
+  try {
+    await post('/bff/login', { token: link });
+  } catch (problem) {
+    notOpened = problem.detail ? t('shell.notOpened', problem.detail) : problem.message;
+  }
+  link = null;
+  return read('/bff/me').catch((problem) => problem);
 }
 
 async function start() {
-  invite = takeInvite();
+  takeToken();
+  writeTexts();
   followTheme();
+  followLanguage();
   followDrawer();
   followPurse();
   followKeys();
@@ -72,13 +60,17 @@ async function start() {
     if (signingIn || (owner !== null && data !== owner)) location.reload();
   });
   byId('title').textContent = service;
+  showLeftAs(price(0), t('shell.spent'));
+  byId('spent').textContent = price(0);
   addLinks();
   showLinks();
-  const asked = read('/bff/me').catch((problem) => problem);
+  const asked = askMe();
+  // What a link may buy depends on the link.
+  if (link) await asked;
   try {
     catalog = await read('/bff/catalog');
   } catch (problem) {
-    notice(TEXT.noPrices(problem.message), reload());
+    notice(t('shell.noPrices', inWords(`problem.${problem.code}`, problem.message)), reload());
     return;
   }
   // In open mode the page does not wait for `me`: it may take as long as the account takes to answer.
@@ -90,7 +82,7 @@ async function start() {
   keepFor(owner);
   // Whoever comes back from the login service has signed in for the other tabs, too.
   if (me && catalog.login) people.postMessage(owner);
-  whenSignedOut(() => void signIn(TEXT.signedOut));
+  whenSignedOut(() => void signIn(t('shell.signedOut')));
   showPerson();
   showMode();
   whenChanged((shelf) => shelf === 'purchases' && void showSpent());
@@ -98,7 +90,7 @@ async function start() {
   void showSpent();
   void showRunning();
   addEventListener('hashchange', () => (INVITE.test(location.hash) ? location.reload() : show(true)));
-  if (invite && me) notice(TEXT.signedInAlready);
+  if ((invite || link) && me) notice(t('shell.signedInAlready'));
   await show(false);
   if (viewed() !== first()) void begin(first());
   whenChanged((shelf) => shelf === 'purchases' && soonShowLeft());
@@ -113,9 +105,24 @@ async function start() {
   await resume();
 }
 
+/**
+ * Writes the texts of the markup. `data-t` names them: `page.close` is the text of its element, `page.close@title` an attribute. Until then,
+ * the page is not shown (theme.js).
+ */
+function writeTexts() {
+  for (const one of document.querySelectorAll('[data-t]')) {
+    for (const entry of one.dataset.t.split(' ')) {
+      const [key, attribute] = entry.split('@');
+      if (attribute) one.setAttribute(attribute, t(key));
+      else one.textContent = t(key);
+    }
+  }
+  delete document.documentElement.dataset.texts;
+}
+
 /** Takes in an answer of `GET /bff/me`. */
 async function takeCaller(answer) {
-  if (answer.status === 401) return signIn();
+  if (answer.status === 401) return signIn(notOpened);
   if (answer.caller) me = answer;
 }
 
@@ -184,7 +191,7 @@ function begin(name) {
   }).catch((error) => {
     view.started = null;
     console.warn(error);
-    notice(TEXT.noView, reload());
+    notice(t('shell.noView'), reload());
   });
   return view.started;
 }
@@ -196,7 +203,7 @@ const ownerOf = ({ caller }) => (caller.name ? `${caller.kind}:${caller.name}` :
 function signIn(why = '') {
   // The application that embeds tollgate signs people in.
   if (catalog.access === 'host') {
-    notice(TEXT.signInFirst, reload());
+    notice(t('shell.signInFirst'), reload());
     return new Promise(() => {});
   }
   signingIn ??= (async () => {
@@ -207,7 +214,7 @@ function signIn(why = '') {
     document.querySelector('dialog[open]')?.close();
     clearReadOut();
     announce('');
-    document.title = `${TEXT.signIn} · ${service}`;
+    document.title = `${t('signIn.signIn')} · ${service}`;
     const { askWho } = await import('./sign-in.js');
     await takeCaller(await askWho(why, { ...catalog, invite }));
     invite = null;
@@ -225,7 +232,7 @@ function signIn(why = '') {
     void show(true).then(async () => (await buying())?.settleOpen());
   })().catch((error) => {
     console.warn(error);
-    notice(TEXT.noSignIn, reload());
+    notice(t('shell.noSignIn'), reload());
     return new Promise(() => {});
   });
   return signingIn;
@@ -236,7 +243,7 @@ async function signOut() {
   try {
     answer = await post('/bff/logout', {});
   } catch (problem) {
-    notice(TEXT.stillSignedIn(problem.message));
+    notice(t('shell.stillSignedIn', inWords(`problem.${problem.code}`, problem.message)));
     return;
   }
   choice.set('owner', '');
@@ -249,10 +256,10 @@ async function signOut() {
 
 function showPerson() {
   const { kind, name: id, display_name: name = id } = me?.caller ?? {};
-  byId('person-name').textContent = byId('person-name').title = name ?? TEXT.menu();
+  byId('person-name').textContent = byId('person-name').title = name ?? t('shell.menu');
   byId('menu-open').classList.toggle('unnamed', !name);
-  byId('menu-open').ariaLabel = TEXT.menu(name);
-  byId('sign-out').hidden = kind !== 'member' && !catalog.login;
+  byId('menu-open').ariaLabel = t('shell.menu', name);
+  byId('sign-out').hidden = !['member', 'link'].includes(kind) && !catalog.login;
   byId('sign-out').onclick = signOut;
   byId('tokens').hidden = !catalog.login;
   byId('tokens').onclick = showTokens;
@@ -263,7 +270,7 @@ async function showTokens() {
   try {
     await (await import('./shell/tokens.js')).tokens();
   } catch {
-    notice(TEXT.noView, reload());
+    notice(t('shell.noView'), reload());
   }
 }
 
@@ -300,6 +307,16 @@ function followTheme() {
   apply();
 }
 
+/** Follows the choice of language. theme.js and the modules read it as they load, so the page loads again; what is running goes on. */
+function followLanguage() {
+  byId('language').value = choice.get('language') ?? '';
+  if (byId('language').selectedIndex < 0) byId('language').value = '';
+  byId('language').addEventListener('change', () => {
+    choice.set('language', byId('language').value);
+    location.reload();
+  });
+}
+
 /** Conversations are listed beside every view: choosing one leads to the chat. */
 function followDrawer() {
   byId('drawer').addEventListener('click', ({ target }) => {
@@ -324,11 +341,11 @@ async function showPurse() {
 function followNetwork() {
   let shown = null;
   const tell = () => {
-    if (navigator.onLine === false) shown ??= notice(TEXT.offline);
+    if (navigator.onLine === false) shown ??= notice(t('shell.offline'));
     else if (shown) {
       shown.remove();
       shown = null;
-      announce(TEXT.online);
+      announce(t('shell.online'));
       if (catalog) void showLeft();
     }
   };
@@ -347,8 +364,8 @@ async function showSpent() {
   const sum = await (await buying())?.spent();
   if (!sum) return;
   byId('spent').textContent = price(sum.spent);
-  byId('unsettled').textContent = sum.unsettled ? TEXT.open(price(sum.unsettled)) : '';
-  if (!tightest()) showLeftAs(price(sum.spent), TEXT.spent);
+  byId('unsettled').textContent = sum.unsettled ? t('shell.open', price(sum.unsettled)) : '';
+  if (!tightest()) showLeftAs(price(sum.spent), t('shell.spent'));
 }
 
 async function showLeft() {
@@ -374,8 +391,8 @@ function tightest() {
   if (!me) return null;
   const { balance, budgets } = me;
   return [
-    ...budgets.map(({ scope, period, left_micros: left, limit_micros: limit }) => ({ left, share: limit && left / limit, label: TEXT.left[period] + TEXT.whose[scope] })),
-    ...(balance ? [{ left: balance.amount_micros, share: balance.amount_micros ? 1 : 0, label: TEXT.balance }] : []),
+    ...budgets.map(({ scope, period, left_micros: left, limit_micros: limit }) => ({ left, share: limit && left / limit, label: t(`shell.left.${period}`) + t(`shell.whose.${scope}`) })),
+    ...(balance ? [{ left: balance.amount_micros, share: balance.amount_micros ? 1 : 0, label: t('shell.balance') }] : []),
   ].sort((one, other) => one.left - other.left)[0] ?? null;
 }
 
@@ -398,7 +415,7 @@ function showLeftAs(amount, label) {
 /** Returns a warning if what is left does not cover the cheapest model of this view, else false. */
 function lowFor(name) {
   const kind = name === 'chat' || !catalog.video.length ? 'chat' : 'video';
-  return canSpend() < Math.min(...catalog[kind].map((model) => model.price_micros)) && TEXT.low[kind];
+  return canSpend() < Math.min(...catalog[kind].map((model) => model.price_micros)) && t(`shell.low.${kind}`);
 }
 
 let soon = null;
@@ -411,15 +428,15 @@ function soonShowLeft() {
 /** Shows whether money is real, and the words that provoke faults in the sandbox. */
 function showMode() {
   if (catalog.mode !== 'sandbox') {
-    byId('mode').replaceChildren(element('p', { class: 'badge live' }, TEXT.live[0], element('span', { class: 'unseen', text: TEXT.live[1] })));
+    byId('mode').replaceChildren(element('p', { class: 'badge live' }, t('shell.live'), element('span', { class: 'unseen', text: t('shell.live.means') })));
     return;
   }
   const faults = element('dl', {}, ...catalog.sandbox_faults.flatMap(({ word, does }) =>
-    [element('dt', {}, element('code', { text: word })), element('dd', { text: does })]));
+    [element('dt', {}, element('code', { text: word })), element('dd', { text: faultOf(word, does) })]));
   byId('mode').replaceChildren(element('details', { class: 'menu sandbox-faults' },
-    element('summary', { class: 'badge' }, icon('test'), element('span', {}, TEXT.sandbox[0], element('span', { class: 'unseen', text: TEXT.sandbox[1] }))),
-    element('div', { class: 'card', tabindex: '0', role: 'group', 'aria-label': TEXT.faults },
-      element('p', { text: TEXT.aboutFaults }),
+    element('summary', { class: 'badge' }, icon('test'), element('span', {}, t('shell.sandbox'), element('span', { class: 'unseen', text: t('shell.sandbox.means') }))),
+    element('div', { class: 'card', tabindex: '0', role: 'group', 'aria-label': t('shell.faults') },
+      element('p', { text: t('shell.aboutFaults') }),
       faults)));
 }
 
@@ -441,7 +458,7 @@ async function openKeys(which) {
     const module = await import('./shell/sheets.js');
     module[which]({ catalog, go, openConversation, views: Object.entries(VIEWS).filter(([name]) => isOffered(name)).map(([name, { title }]) => ({ name, title })) });
   } catch {
-    notice(TEXT.noView, reload());
+    notice(t('shell.noView'), reload());
   }
 }
 

@@ -1,28 +1,9 @@
 /** The sign-in: by a login service, or by a member's token, which is sent once for a cookie that scripts cannot read. */
 
 import { announce, button, byId, element } from './core/dom.js';
+import { isEnglish, t } from './core/format.js';
 import { sentence } from './core/problems.js';
 import { post, read } from './core/site.js';
-
-const TEXT = {
-  signIn: 'Sign in',
-  signInWith: (host) => `Sign in with ${host}`,
-  signingIn: 'Signing in …',
-  signedIn: (name) => `Signed in as ${name}`,
-  notSignedIn: 'Not signed in',
-  elsewhere: 'This server uses the sign-in of another web app. Sign in there, then come back.',
-  token: 'Your token',
-  show: 'Show',
-  hide: 'Hide',
-  tokenHint: ['It starts with ', 'tg_', '. This browser does not store it.'],
-  invited: 'You are invited. Keep your token or the link: you need it to sign in elsewhere.',
-  contact: (name) => `For a token, ask ${name}.`,
-  admin: 'your admin',
-  noToken: 'Paste your token first.',
-  wrongToken: 'No member has this token. Check that you copied all of it. It may also have been revoked.',
-  tooMany: (seconds) => `Too many wrong tokens. Try again in ${seconds} seconds.`,
-  noCookie: 'This browser blocked the sign-in cookie. Allow cookies for this address and try again.',
-};
 
 /**
  * Shows the form until a member has signed in; resolves with the answer of `GET /bff/me`. `why` says why the last session ended,
@@ -32,10 +13,10 @@ export async function askWho(why, { contact, login, invite }) {
   const place = byId('sign-in');
   const isOffered = login || await offersLogins();
   return new Promise((done) => {
-    const heading = element('h2', { id: 'sign-in-heading', tabindex: '-1', text: isOffered ? TEXT.signIn : TEXT.notSignedIn });
+    const heading = element('h2', { id: 'sign-in-heading', tabindex: '-1', text: isOffered ? t('signIn.signIn') : t('signIn.notSignedIn') });
     const reason = element('p', { role: 'alert' });
     place.replaceChildren(element('div', { class: 'card' }, heading, reason,
-      login ? button(TEXT.signInWith(login), toLogin, 'primary') : isOffered ? form(welcome, contact, invite) : elsewhere()));
+      login ? button(t('signIn.signInWith', login), toLogin, 'primary') : isOffered ? form(welcome, contact, invite) : elsewhere()));
     place.hidden = false;
     // A screen reader announces an alert when its text changes, not when it is added.
     reason.textContent = why;
@@ -45,7 +26,7 @@ export async function askWho(why, { contact, login, invite }) {
     function welcome(me) {
       place.hidden = true;
       place.replaceChildren();
-      announce(TEXT.signedIn(me.caller.name));
+      announce(t('signIn.signedIn', me.caller.name));
       done(me);
     }
   });
@@ -67,7 +48,7 @@ async function offersLogins() {
 }
 
 function elsewhere() {
-  return element('p', { text: TEXT.elsewhere });
+  return element('p', { text: t('signIn.elsewhere') });
 }
 
 function form(welcome, contact, invite) {
@@ -75,12 +56,12 @@ function form(welcome, contact, invite) {
     id: 'token', type: 'password', autocomplete: 'current-password', spellcheck: 'false', maxlength: 200, value: invite,
     'aria-describedby': 'token-hint token-fault', input: () => say(''),
   });
-  const reveal = button(TEXT.show, () => {
+  const reveal = button(t('signIn.show'), () => {
     field.type = field.type === 'password' ? 'text' : 'password';
-    reveal.textContent = field.type === 'password' ? TEXT.show : TEXT.hide;
+    reveal.textContent = field.type === 'password' ? t('signIn.show') : t('signIn.hide');
   }, 'quiet small');
   const fault = element('p', { id: 'token-fault', class: 'fault', role: 'alert' });
-  const press = element('button', { type: 'submit', class: 'primary', text: TEXT.signIn });
+  const press = element('button', { type: 'submit', class: 'primary', text: t('signIn.signIn') });
   const say = (text) => {
     fault.textContent = text;
     field.ariaInvalid = text ? 'true' : null;
@@ -90,25 +71,25 @@ function form(welcome, contact, invite) {
     event.preventDefault();
     if (isAsking) return;
     isAsking = true;
-    press.textContent = TEXT.signingIn;
+    press.textContent = t('signIn.signingIn');
     try {
       const token = field.value.trim();
-      const why = token ? await trouble(token, welcome) : TEXT.noToken;
+      const why = token ? await trouble(token, welcome) : t('signIn.noToken');
       if (!why) return;
       say(why);
       field.focus();
       field.select();
     } finally {
       isAsking = false;
-      press.textContent = TEXT.signIn;
+      press.textContent = t('signIn.signIn');
     }
   };
   return element('form', { novalidate: true, submit },
-    invite ? element('p', { text: TEXT.invited }) : null,
+    invite ? element('p', { text: t('signIn.invited') }) : null,
     element('div', { class: 'field' },
-      element('label', { for: 'token', text: TEXT.token }), element('div', { class: 'secret' }, field, reveal),
+      element('label', { for: 'token', text: t('signIn.token') }), element('div', { class: 'secret' }, field, reveal),
       element('p', { id: 'token-hint', class: 'hint' },
-        TEXT.tokenHint[0], element('code', { text: TEXT.tokenHint[1] }), TEXT.tokenHint[2], ' ', TEXT.contact(contact || TEXT.admin)), fault),
+        t('signIn.begins'), element('code', { text: 'tg_' }), t('signIn.unkept'), ' ', t('signIn.contact', contact || undefined)), fault),
     press);
 }
 
@@ -118,15 +99,15 @@ async function trouble(token, welcome) {
     await post('/bff/login', { token });
   } catch (problem) {
     if (problem.code === 'invalid_credentials' || problem.code === 'invalid_request') {
-      return TEXT.wrongToken;
+      return t('signIn.wrongToken');
     }
-    if (problem.code === 'rate_limited') return TEXT.tooMany(problem.retryAfter ?? 60);
-    return [sentence(problem), problem.detail].filter(Boolean).join(' ');
+    if (problem.code === 'rate_limited') return t('signIn.tooMany', problem.retryAfter ?? 60);
+    return [sentence(problem), isEnglish && problem.detail].filter(Boolean).join(' ');
   }
   try {
     welcome(await read('/bff/me'));
   } catch (problem) {
-    return problem.status === 401 ? TEXT.noCookie : sentence(problem);
+    return problem.status === 401 ? t('signIn.noCookie') : sentence(problem);
   }
   return null;
 }

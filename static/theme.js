@@ -1,7 +1,7 @@
 /**
- * Applies the theme before the first paint, and the width of the sidebar, which it also follows from then on: a plain script, because a
- * module would be late. The sidebar can be narrowed to its icons. Where there is little room it is narrow, and lies over the view while
- * it is wide.
+ * Chooses the language, and begins to load its texts, for which all modules wait. Applies the theme before the first paint, and the width
+ * of the sidebar, which it also follows from then on. A plain script, because a module would be late. The sidebar can be narrowed to its
+ * icons. Where there is little room it is narrow, and lies over the view while it is wide.
  */
 {
   const { dataset } = document.documentElement;
@@ -9,6 +9,13 @@
   const kept = (name) => {
     try { return localStorage.getItem(`choice:${name}`); } catch { return null; }
   };
+  const LANGUAGES = ['en', 'de'];
+  const language = [kept('language'), ...navigator.languages].map((tag) => tag?.split('-')[0]).find((one) => LANGUAGES.includes(one)) ?? 'en';
+  document.documentElement.lang = language;
+  // Nothing is shown until shell.js has written the texts of the markup. If a script fails, the page shows what there is.
+  dataset.texts = 'awaited';
+  for (const fault of ['error', 'unhandledrejection']) addEventListener(fault, () => delete dataset.texts, { capture: true });
+  void import(`./text/${language}.js`);
   const narrow = (is) => {
     if (is) dataset.rail = 'on';
     else delete dataset.rail;

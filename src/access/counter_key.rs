@@ -40,8 +40,8 @@ impl CounterKey {
             Caller::Subject(subject) => {
                 Self::Subjects(counters.hasher().hash_one(subject) % SUBJECT_GROUPS)
             }
-            // The operator bounds the number of members.
-            Caller::Address(_) | Caller::Member(_) => {
+            // The operator bounds the number of members and links.
+            Caller::Address(_) | Caller::Member(_) | Caller::Link(_) => {
                 caller.network(bits).map_or(own, |network| Self::Network(network, bits))
             }
         }

@@ -6,12 +6,15 @@ mod cached_list;
 pub mod cookie;
 pub mod counter_key;
 mod failures;
+pub mod issuer;
 pub mod jwt;
+pub mod links;
 pub mod member_cache;
 pub mod oidc;
 mod own_tokens;
 pub mod proof;
 pub mod quote;
+pub mod secret_file;
 mod subject;
 pub mod subject_cache;
 pub mod token;
@@ -38,6 +41,7 @@ use crate::metrics::Metrics;
 use cached_list::RETRY_AFTER;
 use failures::FailureLimiter;
 use jwt::{JwtVerifier, SignedIn};
+use links::LinkCache;
 use member_cache::{MemberCache, MemberCount};
 use oidc::{LoginCallback, LoginStart, OidcLogin};
 use proof::ProofOfWork;
@@ -127,6 +131,8 @@ pub enum Denied {
     /// With the reason for the log, which quotes nothing of the credentials.
     Invalid(&'static str),
     Forged,
+    /// A link that is genuine, and buys nothing more for this reason.
+    Ended(&'static str),
     /// Too many forged tokens came from this address; none is verified for this long.
     Throttled(Duration),
     /// No keys or no member list to check against; retry after this long.
@@ -135,7 +141,7 @@ pub enum Denied {
 
 pub enum AuthMode {
     Open,
-    Members(MemberCache),
+    Members(Box<MemberCache>),
     Jwt(JwtVerifier),
     Oidc(Box<OidcAccess>),
     /// The application that embeds the proxy names its users.
@@ -162,6 +168,8 @@ impl OidcAccess {
 /// Authenticates requests. Shared by all cores and kept across settings reloads.
 pub struct Authenticator {
     mode: AuthMode,
+    /// `None` unless `access.links` is set.
+    links: Option<LinkCache>,
     failures: FailureLimiter,
     /// Bounds the cost of verifying signatures that turn out to be forged.
     forgeries: FailureLimiter,
@@ -171,9 +179,9 @@ pub struct Authenticator {
 }
 
 impl Authenticator {
-    pub fn new(mode: AuthMode, metrics: Arc<Metrics>) -> Self {
+    pub fn new(mode: AuthMode, links: Option<LinkCache>, metrics: Arc<Metrics>) -> Self {
         let (failures, forgeries) = (FailureLimiter::default(), FailureLimiter::default());
-        Self { mode, failures, forgeries, proofs: None, metrics }
+        Self { mode, links, failures, forgeries, proofs: None, metrics }
     }
 
     pub fn with_proofs(self, proofs: Option<ProofOfWork>) -> Self {
@@ -196,6 +204,9 @@ impl Authenticator {
         credentials: Credentials<'_>,
         address: Caller,
     ) -> Result<(Caller, Session), Problem> {
+        if let Some(links) = self.links_with(credentials) {
+            return self.of_link(links, credentials, &address).await;
+        }
         let result = match (&self.mode, credentials) {
             (AuthMode::Host, Credentials::User(user)) => {
                 return user.session().ok_or_else(|| invalid("the session of the user has ended"));
@@ -295,6 +306,10 @@ impl Authenticator {
 
     /// Ends the session. Returns where the browser can end the one at the login service, too.
     pub async fn log_out(&self, value: &str) -> Result<Option<String>, Problem> {
+        // A link stays open for its browser until it ends: its cookie says so alone.
+        if self.links_of(value).is_some() {
+            return Ok(None);
+        }
         let unavailable = |_: Unavailable| self.list_unavailable();
         if let AuthMode::Oidc(oidc) = &self.mode {
             oidc.sessions.sign_out(value).await.map_err(unavailable)?;
@@ -305,6 +320,9 @@ impl Authenticator {
     }
 
     pub async fn refresh(&self) {
+        if let Some(links) = &self.links {
+            links.refresh().await;
+        }
         match &self.mode {
             AuthMode::Open | AuthMode::Jwt(_) | AuthMode::Host => {}
             AuthMode::Members(members) => members.refresh().await,
@@ -313,6 +331,15 @@ impl Authenticator {
     }
 
     pub async fn run(&self) {
+        let links = async {
+            if let Some(links) = &self.links {
+                links.run().await;
+            }
+        };
+        futures_util::join!(self.run_mode(), links);
+    }
+
+    async fn run_mode(&self) {
         match &self.mode {
             AuthMode::Open | AuthMode::Host => {}
             AuthMode::Members(members) => members.run().await,
@@ -348,7 +375,7 @@ impl Authenticator {
     }
 
     pub fn has_logins(&self) -> bool {
-        matches!(self.mode, AuthMode::Members(_) | AuthMode::Oidc(_))
+        self.links.is_some() || matches!(self.mode, AuthMode::Members(_) | AuthMode::Oidc(_))
     }
 
     /// Returns the login service that users sign in at; `None` unless `access.mode` is `oidc`.
@@ -381,11 +408,14 @@ impl Authenticator {
     fn rejection(&self, denied: Denied, address: &Caller) -> Problem {
         let now = clock::now();
         let (counted, reason) = match denied {
-            Denied::Unavailable(_) if self.has_logins() => return self.list_unavailable(),
+            Denied::Unavailable(_) if !matches!(self.mode, AuthMode::Jwt(_)) => {
+                return self.list_unavailable();
+            }
             Denied::Unavailable(retry_after) => {
                 let detail = "tokens cannot be verified right now: access.jwt.jwks has no keys";
                 return Problem::new(&OVERLOADED).detail(detail).retry_after(retry_after);
             }
+            Denied::Ended(reason) => (Ok(()), reason),
             Denied::Throttled(retry_after) => (Err(retry_after), FORGED),
             Denied::Invalid(reason) => (self.failures.record(address, now), reason),
             Denied::Forged => {

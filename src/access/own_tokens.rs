@@ -43,7 +43,11 @@ impl Authenticator {
             Ok(Ok(added)) => Ok(added),
             Ok(Err(refusal)) => Err(refused(refusal)),
             Err(
-                Denied::Unavailable(_) | Denied::Invalid(_) | Denied::Forged | Denied::Throttled(_),
+                Denied::Unavailable(_)
+                | Denied::Invalid(_)
+                | Denied::Ended(_)
+                | Denied::Forged
+                | Denied::Throttled(_),
             ) => Err(self.list_unavailable()),
         }
     }

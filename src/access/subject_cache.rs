@@ -37,7 +37,7 @@ struct LoginList(HashMap<Digest, Entry>);
 struct Entry {
     login: SubjectLogin,
     revoked: CancellationToken,
-    /// Of a token, if it has a budget.
+    /// The budget of a token that has its own.
     budget: Option<Arc<TokenBudget>>,
     /// When a use of the token was last noted, in seconds since the Unix epoch.
     noted: Arc<AtomicU64>,

@@ -8,7 +8,7 @@ use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use zeroize::Zeroizing;
 
-use crate::gateway::contract::member::TOKEN_PREFIX;
+use crate::gateway::contract::member::{LINK_PREFIX, TOKEN_PREFIX};
 use crate::ledger::Digest;
 
 /// Random characters that may be shown; the rest keeps 220 bits.
@@ -22,6 +22,7 @@ pub struct Secret {
     pub(super) quotes: Zeroizing<[u8; 32]>,
     pub(super) proofs: Zeroizing<[u8; 32]>,
     pub(super) sign_ins: Zeroizing<[u8; 32]>,
+    pub(super) links: Zeroizing<[u8; 32]>,
     /// Identifies the secret without revealing it.
     pub fingerprint: Digest,
 }
@@ -35,6 +36,7 @@ impl Secret {
             quotes: derive("tollgate 2026-11 authentication of a quote"),
             proofs: derive("tollgate 2026-11 authentication of a challenge"),
             sign_ins: derive("tollgate 2026-11 seal of a sign-in that has begun"),
+            links: derive("tollgate 2026-11 authentication of a link"),
             fingerprint: *derive("tollgate 2026-11 fingerprint of the secret"),
         }
     }
@@ -109,17 +111,25 @@ pub fn prefix(token: &str) -> &str {
     token.get(..TOKEN_PREFIX.len() + PREFIX_RANDOM).filter(|_| is_token).unwrap_or_default()
 }
 
-/// Shortens every token in `text` to its prefix.
+/// Shortens every token in `text`, also those of links, to its prefix.
 pub fn redact_tokens(text: &str) -> Cow<'_, str> {
-    let mut parts = text.split(TOKEN_PREFIX);
+    let clean = redact(text, TOKEN_PREFIX);
+    match redact(&clean, LINK_PREFIX) {
+        Cow::Owned(clean) => Cow::Owned(clean),
+        Cow::Borrowed(_) => clean,
+    }
+}
+
+fn redact<'a>(text: &'a str, prefix: &str) -> Cow<'a, str> {
+    let mut parts = text.split(prefix);
     let before = parts.next().unwrap_or_default().to_owned();
     let clean = parts.fold(before, |clean, part| {
         let is_random = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
         let rest = part.trim_start_matches(is_random);
         let secret = &part[..part.len() - rest.len()];
         match secret.get(..PREFIX_RANDOM).filter(|_| secret.len() > 2 * PREFIX_RANDOM) {
-            Some(start) => clean + TOKEN_PREFIX + start + "…" + rest,
-            None => clean + TOKEN_PREFIX + part,
+            Some(start) => clean + prefix + start + "…" + rest,
+            None => clean + prefix + part,
         }
     });
     if clean == text { Cow::Borrowed(text) } else { Cow::Owned(clean) }

@@ -1,5 +1,6 @@
 //! The account as the gateway reports it, and its comparison with the ledger.
 
+pub mod alerts;
 pub mod checkpoints;
 pub mod reconcile;
 pub mod summary;

@@ -7,7 +7,7 @@ use percent_encoding::percent_decode_str;
 use serde_json::json;
 
 use super::{HandlerContext, bff};
-use crate::api::reports::budget_requests;
+use crate::api::reports::members::request_row;
 use crate::api::validate::{self, Raise};
 use crate::clock;
 use crate::gate::problem::{NOT_FOUND, Problem};
@@ -16,6 +16,26 @@ use crate::gate::response::{self, HandlerResult};
 pub(super) async fn usage(cx: HandlerContext) -> HandlerResult {
     let query = validate::admin_usage(cx.query())?;
     cx.report(cx.handlers.reports.admin_usage(query)).await
+}
+
+pub(super) async fn members(cx: HandlerContext) -> HandlerResult {
+    cx.handlers.reports.admin_members().await
+}
+
+pub(super) async fn groups(cx: HandlerContext) -> HandlerResult {
+    cx.handlers.reports.admin_groups().await
+}
+
+pub(super) async fn jobs(cx: HandlerContext) -> HandlerResult {
+    cx.handlers.reports.admin_jobs().await
+}
+
+pub(super) async fn billing(cx: HandlerContext) -> HandlerResult {
+    cx.report(cx.handlers.reports.admin_billing()).await
+}
+
+pub(super) async fn budget_requests(cx: HandlerContext) -> HandlerResult {
+    cx.handlers.reports.admin_budget_requests().await
 }
 
 pub(super) async fn audit(cx: HandlerContext) -> HandlerResult {
@@ -32,7 +52,7 @@ pub(super) async fn add_member(cx: HandlerContext) -> HandlerResult {
 }
 
 pub(super) async fn update_member(cx: HandlerContext) -> HandlerResult {
-    let terms = validate::member_terms(&cx.call.body, &cx.names_on_sale())?;
+    let terms = validate::terms_change(&cx.call.body, &cx.names_on_sale())?;
     cx.handlers.people.update_member(&cx.call.caller, cx.path_name(), terms).await?;
     Ok(response::json(StatusCode::OK, &cx.handlers.reports.member(cx.path_name()).await))
 }
@@ -81,7 +101,7 @@ pub(super) async fn remove_group(cx: HandlerContext) -> HandlerResult {
 pub(super) async fn ask_for_budget(cx: HandlerContext) -> HandlerResult {
     let (amount, reason) = validate::budget_request(&cx.call.body)?;
     let asked = cx.handlers.people.ask_for_budget(&cx.call.caller, amount, reason).await?;
-    Ok(response::json(StatusCode::CREATED, &budget_requests::row(&asked)))
+    Ok(response::json(StatusCode::CREATED, &request_row(&asked)))
 }
 
 pub(super) async fn answer_budget_request(cx: HandlerContext) -> HandlerResult {
@@ -94,15 +114,16 @@ pub(super) async fn answer_budget_request(cx: HandlerContext) -> HandlerResult {
 
 pub(super) async fn settle_purchase(cx: HandlerContext) -> HandlerResult {
     let was_charged = validate::purchase_outcome(&cx.call.body)?;
-    let (by, id, keep) = (&cx.call.caller, cx.path_name(), |service| cx.purchases.keep(service));
-    cx.handlers.people.settle_purchase(by, id, was_charged, keep).await?;
+    let by = &cx.call.caller;
+    let keep = |service| cx.purchases.keep(service);
+    cx.handlers.people.settle_purchase(by, cx.path_name(), was_charged, keep).await?;
     cx.handlers.reports.queue.forget(by).await;
     Ok(bff::no_content([]))
 }
 
 impl HandlerContext {
     /// Returns the part of the path that the `*` of the route stands for.
-    fn path_name(&self) -> &str {
+    pub(super) fn path_name(&self) -> &str {
         self.call.route.segment(self.call.head.uri.path())
     }
 
@@ -112,7 +133,7 @@ impl HandlerContext {
         name.map_err(|_| Problem::new(&NOT_FOUND))
     }
 
-    fn names_on_sale(&self) -> Vec<&str> {
+    pub(super) fn names_on_sale(&self) -> Vec<&str> {
         self.handlers.on_sale.iter().map(AsRef::as_ref).collect()
     }
 }

@@ -55,20 +55,31 @@ pub(super) fn json_document(json: &Bytes) -> Response {
     response::with_headers(response, [(CACHE_CONTROL, "no-cache")])
 }
 
+pub(super) async fn me(cx: HandlerContext) -> HandlerResult {
+    cx.handlers.me.report(&cx.call.caller, &cx.call.session).await
+}
+
 pub(super) async fn usage(cx: HandlerContext) -> HandlerResult {
     let query = validate::usage_days(cx.query())?;
     cx.report(cx.handlers.reports.usage(&cx.call.caller, query)).await
 }
 
 pub(super) async fn log_in(cx: HandlerContext) -> HandlerResult {
-    let (access, call) = (&cx.handlers.access, &cx.call);
-    access.members()?;
+    let access = &cx.handlers.access;
+    let call = &cx.call;
+    if access.links().is_err() {
+        access.members()?;
+    }
     if call.transport == Transport::Plain {
         return Err(Problem::new(&FORBIDDEN).detail(login::NEEDS_HTTPS));
     }
     let login = validate::log_in(&call.body)?;
     // The new session replaces the browser's current one.
     let current = session_cookie(&cx)?;
+    if access.is_link(login.get()) {
+        let opened = access.open_link(login.get(), current, &call.caller).await?;
+        return Ok(no_content([call.transport.set_cookie(&opened.cookie, opened.lifetime)]));
+    }
     let admit = |member: &_| cx.handlers.me.limiter.take_login(member);
     let cookie = access.log_in(login.get(), current, &call.caller, admit).await?;
     Ok(no_content([call.transport.set_cookie(&cookie, LOGIN_LIFETIME)]))
@@ -119,14 +130,23 @@ pub(super) fn healthz() -> Response {
     response::from_bytes(StatusCode::OK, "text/plain; charset=utf-8", "ok\n".into())
 }
 
-pub(super) fn problem(path: &str) -> HandlerResult {
+pub(super) async fn serve_healthz(_: HandlerContext) -> HandlerResult {
+    Ok(healthz())
+}
+
+/// Serves the page of one problem code, which is the `type` of its problems.
+pub(super) async fn problem_page(cx: HandlerContext) -> HandlerResult {
+    problem(cx.call.head.uri.path())
+}
+
+fn problem(path: &str) -> HandlerResult {
     let code = path.rsplit('/').next().unwrap_or_default();
     let kind = ALL.iter().find(|kind| kind.code == code);
     let kind = kind.ok_or_else(|| Problem::new(&NOT_FOUND))?;
-    Ok(response::from_bytes(StatusCode::OK, "text/html; charset=utf-8", problem_page(kind).into()))
+    Ok(response::from_bytes(StatusCode::OK, "text/html; charset=utf-8", describe(kind).into()))
 }
 
-fn problem_page(kind: &Kind) -> String {
+fn describe(kind: &Kind) -> String {
     let charged = match kind.charged {
         Charged::No => "Nothing was charged.",
         Charged::Yes => "It was charged.",

@@ -35,7 +35,7 @@ struct Answer {
 /// A change that has a key.
 pub(super) struct KeyedChange {
     caller: Arc<str>,
-    /// Of the caller, the method, the path and the key.
+    /// The hash of the caller, the method, the path and the key.
     id: Hash,
     payload: Hash,
     /// Seals the answer, which may hold a new token: the ledger knows the key by its hash only.
@@ -47,7 +47,8 @@ impl KeyedChange {
         let DedupeBy::IdempotencyKey(key) = purchases::dedupe_key(&call.head.headers)? else {
             return Ok(None);
         };
-        let (caller, path) = (call.caller.name(), call.head.uri.path());
+        let caller = call.caller.name();
+        let path = call.head.uri.path();
         // Only the caller's name may have a space.
         let id = format!("{caller} {} {path} {key}", call.head.method);
         let seal = blake3::derive_key("tollgate: answer to a change", id.as_bytes());
@@ -73,7 +74,8 @@ impl KeyedChange {
         handling: Pin<Box<dyn Future<Output = HandlerResult> + Send>>,
     ) -> HandlerResult {
         let give_up = clock::now() + MAX_WAIT;
-        let (id, payload) = (*self.id.as_bytes(), *self.payload.as_bytes());
+        let id = *self.id.as_bytes();
+        let payload = *self.payload.as_bytes();
         while let Some(earlier) = people.begin_change(&self.caller, id, payload).await? {
             if earlier.payload != payload {
                 return Err(Problem::new(&IDEMPOTENCY_KEY_REUSED));
@@ -119,7 +121,8 @@ impl KeyedChange {
 
     fn replay(&self, sealed: &[u8]) -> HandlerResult {
         let opened = self.cipher().zip(sealed.split_first_chunk()).and_then(|(cipher, parts)| {
-            let (nonce, mut sealed) = (Nonce::assume_unique_for_key(*parts.0), parts.1.to_vec());
+            let nonce = Nonce::assume_unique_for_key(*parts.0);
+            let mut sealed = parts.1.to_vec();
             let opened = cipher.open_in_place(nonce, Aad::empty(), &mut sealed).ok()?;
             serde_json::from_slice::<Answer>(opened).ok()
         });

@@ -29,7 +29,8 @@ pub(super) async fn begin(cx: HandlerContext) -> HandlerResult {
 }
 
 async fn try_begin(cx: &HandlerContext) -> HandlerResult {
-    let (call, prefix) = (&cx.call, &cx.handlers.prefix);
+    let call = &cx.call;
+    let prefix = &cx.handlers.prefix;
     let redirect_uri = redirect_uri(cx)?;
     let return_path = validate::login_return(cx.query(), prefix)?;
     let cookie = call.transport.login_cookie(&call.head.headers);
@@ -44,7 +45,8 @@ pub(super) async fn finish(cx: HandlerContext) -> HandlerResult {
 }
 
 async fn try_finish(cx: &HandlerContext) -> HandlerResult {
-    let (call, handlers) = (&cx.call, &cx.handlers);
+    let call = &cx.call;
+    let handlers = &cx.handlers;
     let headers = &call.head.headers;
     let redirect_uri = redirect_uri(cx)?;
     let callback = LoginCallback {
@@ -74,7 +76,8 @@ fn redirect_uri(cx: &HandlerContext) -> Result<String, Problem> {
         return Err(Problem::new(&FORBIDDEN).detail(NEEDS_HTTPS));
     }
     let is_https = call.transport == Transport::Https;
-    let (prefix, public_url) = (&*cx.handlers.prefix, cx.handlers.public_url.as_deref());
+    let prefix = &*cx.handlers.prefix;
+    let public_url = cx.handlers.public_url.as_deref();
     Ok(public_base(public_url, (prefix, is_https), &call.head.headers) + CALLBACK)
 }
 

@@ -5,6 +5,7 @@ mod bff;
 pub mod catalog;
 mod changes;
 pub mod endpoints;
+mod links;
 mod login;
 #[cfg(feature = "mcp")]
 pub mod mcp;
@@ -15,9 +16,20 @@ pub mod openapi;
 pub mod ops;
 #[cfg(feature = "page")]
 pub mod page;
+/// Stands in for the page in a build without it.
 #[cfg(not(feature = "page"))]
-#[path = "no_page.rs"]
-pub mod page;
+pub mod page {
+    pub use std::convert::Infallible as Page;
+
+    use http::request::Parts;
+
+    use crate::gate::problem::{NOT_FOUND, Problem};
+    use crate::gate::response::HandlerResult;
+
+    pub(super) async fn answer(_: Option<&Page>, _: &Parts, _: &str) -> HandlerResult {
+        Err(Problem::new(&NOT_FOUND))
+    }
+}
 pub mod passthrough;
 pub mod people;
 pub mod pictures;
@@ -33,8 +45,8 @@ pub mod validate;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http::HeaderValue;
 use http::header::{CACHE_CONTROL, VARY};
+use http::{HeaderValue, StatusCode};
 
 use self::changes::KeyedChange;
 use self::passthrough::Passthrough;
@@ -117,12 +129,22 @@ impl HandlerContext {
             Err(refusal) => Some(Box::new(refusal)),
         };
         let purchase = PurchaseRequest::new(self.call.caller.clone(), order, dedupe_by);
-        let (id, ledger) = (self.call.id.purchase(), Some(Arc::clone(ledger)));
+        let id = self.call.id.purchase();
+        let ledger = Some(Arc::clone(ledger));
         let attempt = self.call.attempt();
+        let endpoint = self.call.route.path;
         let is_retry = attempt.is_some_and(|attempt| attempt > 0);
         let refused_as = if is_retry { self.call.refused_as() } else { Vec::new() };
-        let purchase =
-            PurchaseRequest { id, session, attempt, refused_as, ledger, replay_or, ..purchase };
+        let purchase = PurchaseRequest {
+            id,
+            session,
+            endpoint,
+            attempt,
+            refused_as,
+            ledger,
+            replay_or,
+            ..purchase
+        };
         self.with_proof(purchase).await
     }
 
@@ -156,8 +178,10 @@ pub struct Routes {
 
 impl Routes {
     pub async fn handle(&self, call: Call<Bytes>) -> Response {
-        let (handlers, purchases) = (Arc::clone(&self.handlers), self.purchases.clone());
-        let (id, route) = (call.id.clone(), call.route);
+        let handlers = Arc::clone(&self.handlers);
+        let purchases = self.purchases.clone();
+        let id = call.id.clone();
+        let route = call.route;
         // The name that a purchase is held under: the ledger may get another one before the reply comes.
         let ledger_name = handlers.ledger_name.header();
         let endpoint = endpoints::find(route);
@@ -175,7 +199,10 @@ impl Routes {
             response = response::with_security_headers(response);
         }
         if route.class == Class::Paid {
-            response.headers_mut().insert(purchases::TOLLGATE_LEDGER, ledger_name);
+            // A client that is refused for the old name learns the new one.
+            let is_renamed = response.status() == StatusCode::PRECONDITION_FAILED;
+            let name = if is_renamed { self.handlers.ledger_name.header() } else { ledger_name };
+            response.headers_mut().insert(purchases::TOLLGATE_LEDGER, name);
         }
         response
     }

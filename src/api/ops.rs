@@ -1,5 +1,9 @@
 //! The ops listener, for operators and probes. It never shares a port with callers.
 
+pub mod client;
+pub mod readiness;
+pub mod readings;
+
 use std::convert::Infallible;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -13,6 +17,7 @@ use tower::service_fn;
 use tower::util::BoxCloneSyncService;
 
 use super::bff::healthz;
+use super::redirect::HostGuard;
 use crate::access::Authenticator;
 use crate::account::summary::{BillingReport, BillingSummary};
 use crate::gate::problem::{FORBIDDEN, METHOD_NOT_ALLOWED, NOT_FOUND, ORIGIN_NOT_ALLOWED, Problem};
@@ -36,7 +41,8 @@ pub struct Ops {
     pub own_addresses: Arc<[IpAddr]>,
 }
 
-type Readiness = Result<Vec<&'static str>, Unready>;
+/// What is degraded for all instances, or why this one cannot sell.
+pub type Readiness = Result<Vec<&'static str>, Unready>;
 
 /// Why an instance cannot sell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,9 +64,6 @@ fn readyz(readiness: Readiness) -> Response {
     }
 }
 
-/// Refuses a request whose `Host` is not this server.
-pub type HostGuard = Arc<dyn Fn(&HeaderMap) -> Result<(), Problem> + Send + Sync>;
-
 impl Ops {
     pub fn new<F>(metrics: Arc<Metrics>, ready: impl Fn() -> F + Send + Sync + 'static) -> Self
     where
@@ -81,7 +84,8 @@ impl Ops {
         &self,
         peer: IpAddr,
     ) -> BoxCloneSyncService<Request<B>, Response, Infallible> {
-        let (ops, peer) = (self.clone(), peer.to_canonical());
+        let ops = self.clone();
+        let peer = peer.to_canonical();
         BoxCloneSyncService::new(service_fn(move |request: Request<B>| {
             let ops = ops.clone();
             async move {
@@ -94,7 +98,8 @@ impl Ops {
     }
 
     async fn handle(&self, peer: IpAddr, head: &Parts) -> HandlerResult {
-        let (path, headers) = (head.uri.path(), &head.headers);
+        let path = head.uri.path();
+        let headers = &head.headers;
         let require = |method, allowed| {
             let refusal = || Problem::new(&METHOD_NOT_ALLOWED).allow(allowed);
             (head.method == method).then_some(()).ok_or_else(refusal)
@@ -242,7 +247,8 @@ mod tests {
     async fn member_refresh_is_for_this_machine_and_not_for_pages() {
         let gateway =
             service_fn(|_: GatewayRequest| async { Err::<GatewayReply, _>(Error::Draining) });
-        let access = Arc::new(Authenticator::new(crate::access::AuthMode::Open, Arc::default()));
+        let access =
+            Arc::new(Authenticator::new(crate::access::AuthMode::Open, None, Arc::default()));
         let admin = Ops {
             access: Some(access),
             summary: Some(summary(gateway)),

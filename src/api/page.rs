@@ -15,6 +15,7 @@ use serde_json::json;
 
 use self::file::{REVALIDATE, StaticFile, header_map};
 use self::site::{Site, is_navigation};
+use super::HandlerContext;
 use crate::gate::problem::{self, Problem};
 use crate::gate::response::{self, HandlerResult, Response};
 
@@ -33,8 +34,8 @@ pub(super) async fn answer(page: Option<&Page>, head: &Parts, prefix: &str) -> H
 }
 
 /// Answers with a file for other sites.
-pub(super) fn shared_file(head: &Parts) -> HandlerResult {
-    assets::answer(head).ok_or_else(|| Problem::new(&problem::NOT_FOUND))
+pub(super) async fn shared_file(cx: HandlerContext) -> HandlerResult {
+    assets::answer(&cx.call.head).ok_or_else(|| Problem::new(&problem::NOT_FOUND))
 }
 
 impl Page {

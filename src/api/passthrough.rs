@@ -42,7 +42,8 @@ pub(super) async fn video_content(cx: HandlerContext) -> HandlerResult {
 }
 
 pub(super) async fn content(cx: &HandlerContext, request_id: &str) -> HandlerResult {
-    let (head, caller) = (&cx.call.head, (&cx.call.caller, &cx.call.session));
+    let head = &cx.call.head;
+    let caller = (&cx.call.caller, &cx.call.session);
     cx.handlers
         .videos
         .content(request_id, head.method.clone(), head.headers.get(RANGE), caller)
@@ -80,7 +81,8 @@ impl Passthrough {
 
     /// Returns the gateway's reply to a `GET`, at most a second old. Concurrent calls share one.
     async fn read(&self, path: &str) -> Result<GatewayReply, Problem> {
-        let (method, body) = (Method::GET, Bytes::new());
+        let method = Method::GET;
+        let body = Bytes::new();
         let request =
             GatewayRequest::free(GatewayCall::Passthrough { method, path: path.into(), body });
         let gateway = self.gateway.clone();

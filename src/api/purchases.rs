@@ -1,4 +1,4 @@
-//! What all paid endpoints share: the dedupe key, the ledger check, and the response to a receipt.
+//! The common parts of paid endpoints: the dedupe key, the ledger check, and the response to a receipt.
 
 use bytes::Bytes;
 use http::header::{CACHE_CONTROL, HeaderName};
@@ -64,7 +64,8 @@ pub(super) fn from_receipt(mut receipt: Receipt) -> Response {
 /// [`from_receipt`] in the memory of the request's headers, which the connection then reuses for
 /// its next request.
 pub(super) fn from_receipt_in(headers: HeaderMap, mut receipt: Receipt) -> Response {
-    let (body, media_type) = (std::mem::take(&mut receipt.body), media_type(receipt.is_json));
+    let body = std::mem::take(&mut receipt.body);
+    let media_type = media_type(receipt.is_json);
     let response = response::from_bytes_in(headers, receipt.status, media_type, body);
     add_receipt(uncached(response), receipt)
 }

@@ -3,17 +3,20 @@
 
 use std::convert::Infallible;
 use std::future::{Ready, ready};
+use std::sync::Arc;
 
 use http::header::{CONNECTION, HOST, LOCATION};
 use http::uri::Authority;
-use http::{HeaderValue, Method, Request, StatusCode};
+use http::{HeaderMap, HeaderValue, Method, Request, StatusCode};
 use tower::service_fn;
 use tower::util::BoxCloneSyncService;
 
 use super::bff::healthz;
-use super::ops::HostGuard;
 use crate::gate::problem::{FORBIDDEN, MALFORMED_REQUEST, Problem};
 use crate::gate::response::{self, Body, HandlerResult, Response};
+
+/// Refuses a request whose `Host` is not this server.
+pub type HostGuard = Arc<dyn Fn(&HeaderMap) -> Result<(), Problem> + Send + Sync>;
 
 /// The service of the listeners in `server.redirect`.
 #[derive(Clone)]
@@ -62,9 +65,6 @@ impl Redirect {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
-    use http::HeaderMap;
     use tower::ServiceExt;
 
     use super::*;

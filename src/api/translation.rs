@@ -1,4 +1,4 @@
-//! What the endpoints in other formats share: the texts of a gateway's reply, and translated responses.
+//! The common parts of endpoints in other formats: the texts of a gateway's reply, and translated responses.
 
 use bytes::Bytes;
 

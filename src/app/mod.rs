@@ -1,19 +1,7 @@
 //! Builds all parts from the settings. This module may use every other, and makes no decisions.
 
-mod agents;
-mod alerts;
-mod catalog;
-pub mod changes;
-#[cfg(feature = "mcp")]
 pub mod embed;
-pub mod issuer;
-pub mod ledger;
-mod ops;
-mod page;
-mod readiness;
-mod readings;
-pub mod secret;
-pub mod settings;
+mod handlers;
 mod start;
 
 use std::io;
@@ -22,53 +10,44 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use arc_swap::{ArcSwap, ArcSwapOption};
-use futures_util::future::OptionFuture;
-use http::{HeaderValue, Method};
-use tokio::sync::Semaphore;
+use futures_util::future::{BoxFuture, OptionFuture};
+use http::HeaderValue;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use url::Url;
 
-pub use readiness::starting;
-use readings::Watched;
+#[cfg(feature = "openapi")]
+pub use handlers::openapi;
+use handlers::{handlers, route_table};
 pub use start::{Shutdown, open, own_addresses, prepare, prepare_on, sandbox};
 
 use crate::access::Authenticator;
 use crate::access::quote::QuoteSigner;
+use crate::account::alerts::{self, InstanceSources, Watched};
 use crate::account::checkpoints::CheckpointKeeper;
 use crate::account::summary::BillingSummary;
 use crate::account::webhooks::Webhooks;
-use crate::api::catalog::PriceList;
-use crate::api::passthrough::Passthrough;
-use crate::api::people::People;
-use crate::api::reports::Reports;
-use crate::api::reports::me::MeReport;
-use crate::api::reports::queue::ReportQueue;
-use crate::api::validate::ChatRules;
-use crate::api::{Handlers, Routes, endpoints};
+use crate::api::ops::readings::readings;
+use crate::api::{Handlers, Routes};
 use crate::clock;
-use crate::config::{self, AccessMode, Key, Settings, Target};
+use crate::config::{self, Key, Settings, Target};
 use crate::edge::tls::Tls;
-use crate::edge::{self, AddressLimits};
+use crate::edge::{AddressLimits, ConnectionSettings};
 use crate::gate::cross_site::Origins;
 use crate::gate::host::Hosts;
 use crate::gate::memory::RequestMemory;
 use crate::gate::pipeline::{self, HttpStack};
 use crate::gate::rate::Limiter;
-use crate::gate::route::RouteTable;
 use crate::gate::{DownstreamConfig, RefusalLog};
 use crate::gateway::client::Client;
-use crate::gateway::fetch::MediaClient;
 use crate::gateway::rate_limit::RateLimit;
 use crate::gateway::redact::Redactor;
 use crate::gateway::sandbox::Sandbox;
 use crate::gateway::{self, GatewayService, KeyRing, ScriptedClient, SendAttempt};
-use crate::ledger::{AccountBinding, Budgets, Digest, KeyId, SpendLimit, Store};
-use crate::metrics::Metrics;
+use crate::ledger::{AccountBinding, Budgets, Digest, KeyId, SpendLimit, Store, configured};
+use crate::metrics::{Metrics, Readings};
 use crate::purchase::idempotency::RunningPurchases;
-use crate::purchase::ledger_name::LedgerName;
 use crate::purchase::{self, PurchaseTerms, Purchases};
-use crate::video::media::Videos;
 use crate::video::pictures::Pictures;
 use crate::video::{self, JobRegistry};
 
@@ -77,11 +56,6 @@ const KEEP_VIDEOS: Duration = Duration::from_secs(7 * 86_400);
 
 /// How long a request waits for a ledger that is still being opened, unless `store.wait` is longer.
 const MAX_OPENING: Duration = Duration::from_secs(5);
-pub const TIDY_INTERVAL: Duration = Duration::from_secs(60);
-/// How long the last responses may take after `server.drain`.
-pub const FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
-/// How long the ledger may take to close after that.
-pub const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 
 #[derive(Clone)]
 pub struct SharedState {
@@ -216,9 +190,9 @@ impl App {
         shared.rate_limit.reconfigure(settings.gateway.rate_limit);
         shared.webhooks.reconfigure(settings);
         if shared.store.is_shared() {
-            let (deadlines, rate_period) = ledger::deadlines(settings);
+            let (deadlines, rate_period) = configured::deadlines(settings);
             shared.store.set_deadlines(deadlines, rate_period);
-            shared.store.note_rules(ledger::rules(settings));
+            shared.store.note_rules(rules(settings));
         }
         let max = settings.server.max_connections_per_address;
         shared.address_limits.reconfigure(max, Arc::clone(&downstream.trusted_proxies));
@@ -283,15 +257,39 @@ impl App {
         }
     }
 
-    pub fn server(&self) -> edge::ConnectionSettings {
-        edge::ConnectionSettings {
-            header_timeout: self.settings.server.header_timeout,
-            idle_timeout: self.settings.server.idle_timeout,
-            connections: Arc::new(Semaphore::new(self.settings.server.max_connections)),
+    /// Delivers events to webhooks, and raises alerts, until the future is dropped.
+    pub fn report_events(&self) -> impl Future<Output = ()> + Send + 'static + use<> {
+        let (webhooks, metrics) = (self.shared.webhooks.clone(), Arc::clone(&self.shared.metrics));
+        alerts::run(self.instance(), webhooks, metrics)
+    }
+
+    /// Returns the source of [`Readings`], which also follows later reloads.
+    pub fn readings(&self) -> impl Fn() -> BoxFuture<'static, Readings> + Send + Sync + use<> {
+        readings(self.instance(), Arc::clone(&self.shared.rate_limit))
+    }
+
+    fn instance(&self) -> InstanceSources {
+        let SharedState { store, watched, tls, .. } = self.shared.clone();
+        InstanceSources { store, summary: self.summary.clone(), watched, tls }
+    }
+
+    fn watched(&self) -> Watched {
+        Watched {
+            mode: self.settings.gateway.target.name(),
+            budgets: self.context.terms.limits,
+            keys: Arc::clone(&self.gateway.ring),
+            key_ids: Arc::clone(&self.context.keys),
+            balance_alert: self.settings.alerts.balance,
+        }
+    }
+
+    /// Returns the settings of callers' connections.
+    pub fn server(&self) -> ConnectionSettings {
+        ConnectionSettings {
             address_limits: Arc::clone(&self.shared.address_limits),
             tls: self.shared.tls.clone(),
-            streams: self.settings.server.streams,
             metrics: Arc::clone(&self.shared.metrics),
+            ..ConnectionSettings::new(&self.settings.server)
         }
     }
 }
@@ -367,6 +365,14 @@ pub fn terms(settings: &Settings) -> PurchaseTerms {
     }
 }
 
+/// Returns the fingerprint of the settings by which servers that share a ledger should agree.
+fn rules(settings: &Settings) -> Digest {
+    let PurchaseTerms { limits, dedupe_window, keep_chats, .. } = terms(settings);
+    let budgets = (limits.total, limits.caller, limits.balance_floor);
+    let rules = (budgets, settings.gateway.rate_limit, dedupe_window, keep_chats);
+    blake3::hash(format!("{rules:?}").as_bytes()).into()
+}
+
 /// Returns the rate limit for a command that asks the gateway directly.
 pub async fn standalone_rate_limit(
     store: Store,
@@ -398,99 +404,6 @@ pub fn standalone_gateway(
         metrics,
         client: Client::new(base, keys, settings, redactor)?,
     }))
-}
-
-/// Returns the endpoints that the settings switch on.
-fn route_table(settings: &Settings, has_mcp: bool) -> RouteTable {
-    let added = settings.gateway.passthrough.iter().cloned();
-    let served = endpoints::Served {
-        mcp: has_mcp,
-        login_metadata: settings.issuer().is_some(),
-        oidc: matches!(settings.access.mode, AccessMode::Oidc(_)),
-        own_tokens: settings.access.mode.has_own_tokens(),
-    };
-    endpoints::route_table(added.map(|one| (one.method, one.path)), served)
-}
-
-/// Returns the OpenAPI document of these settings.
-#[cfg(feature = "openapi")]
-pub fn openapi(settings: &Settings, has_mcp: bool) -> io::Result<bytes::Bytes> {
-    let (routes, prefix) = (route_table(settings, has_mcp), &settings.server.prefix);
-    crate::api::openapi::document(&routes, &settings.catalog, prefix)
-}
-
-fn handlers(
-    settings: &Settings,
-    shared: &SharedState,
-    limiter: &Arc<Limiter>,
-    summary: &BillingSummary,
-    gateway: GatewayService,
-) -> io::Result<Handlers> {
-    let sandbox = shared.sandbox.iter().map(|(_, address)| format!("http://{address}"));
-    let origins: Vec<_> = settings.page.media_origins.iter().cloned().chain(sandbox).collect();
-    let media = MediaClient::new(origins.clone(), settings.gateway.connect_timeout);
-    let are_shared = !settings.access.allowed_origins.is_empty();
-    let sold = settings.gateway.passthrough.iter().filter(|one| one.method == Method::POST);
-    let prices = sold.map(|one| (one.path.clone(), one.price)).collect();
-    let fields = settings.gateway.chat_fields.clone();
-    let rules = ChatRules { catalog: Arc::new(settings.catalog.clone()), fields };
-    Ok(Handlers {
-        access: Arc::clone(&shared.access),
-        refusal_log: Arc::clone(&shared.refusal_log),
-        prefix: settings.server.prefix.clone(),
-        public_url: settings.server.public_url.clone(),
-        catalog: PriceList::new(
-            settings.catalog.clone(),
-            settings.page.default_model.clone(),
-            catalog::catalog_facts(settings, &origins, shared),
-            (settings.access.may_buy.clone(), Some(shared.store.name())),
-        ),
-        may_buy: settings.access.may_buy.clone(),
-        on_sale: settings.names_on_sale().into_iter().map(Box::from).collect(),
-        ledger_name: LedgerName::new(shared.store.clone())?,
-        #[cfg(feature = "openapi")]
-        openapi: openapi(settings, shared.quotes.is_some())?,
-        #[cfg(feature = "mcp")]
-        mcp: agents::mcp(settings, shared, &rules),
-        rules,
-        me: me_report(settings, shared, (limiter, summary)),
-        people: People { store: shared.store.clone(), access: Arc::clone(&shared.access) },
-        reports: Reports {
-            store: shared.store.clone(),
-            summary: summary.clone(),
-            caller_budget: settings.budget.caller,
-            // In open mode, an address identifies a caller only on this machine.
-            identifies_callers: settings.access.mode != AccessMode::Open
-                || settings.is_local_only(),
-            queue: ReportQueue::default(),
-        },
-        passthrough: Passthrough::new(gateway, prices),
-        jobs: shared.jobs.clone(),
-        redactor: shared.redactor.clone(),
-        videos: Videos::new(media, settings.jobs.clone(), shared.jobs.clone(), are_shared),
-        page: page::page(settings),
-        pictures: page::picture_host(settings, shared),
-    })
-}
-
-fn me_report(
-    settings: &Settings,
-    shared: &SharedState,
-    (limiter, summary): (&Arc<Limiter>, &BillingSummary),
-) -> MeReport {
-    MeReport {
-        mode: match settings.gateway.target {
-            Target::Sandbox => "sandbox",
-            Target::Live { .. } => "live",
-        },
-        access: settings.access.mode.name(),
-        shows_balance: settings.access.mode == AccessMode::Open && settings.is_local_only(),
-        budgets: terms(settings).limits,
-        limiter: Arc::clone(limiter),
-        rate_limit: Arc::clone(&shared.rate_limit),
-        summary: summary.clone(),
-        store: shared.store.clone(),
-    }
 }
 
 #[cfg(test)]

@@ -8,15 +8,16 @@ use futures_util::FutureExt;
 use tokio::net::TcpListener;
 use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
-use tracing::error;
+use tracing::{error, info};
 
-use super::{SharedState, issuer, ledger, secret};
+use super::SharedState;
 use crate::access::jwt::JwtVerifier;
+use crate::access::links::LinkCache;
 use crate::access::member_cache::MemberCache;
 use crate::access::proof::ProofOfWork;
 use crate::access::quote::QuoteSigner;
 use crate::access::token::Secret;
-use crate::access::{AuthMode, Authenticator, OidcAccess};
+use crate::access::{AuthMode, Authenticator, OidcAccess, issuer, secret_file};
 use crate::account::webhooks::Webhooks;
 use crate::clock;
 use crate::config::{AccessMode, Settings, StoreConfig, Target, TlsConfig};
@@ -27,7 +28,7 @@ use crate::gate::memory::RequestMemory;
 use crate::gateway::rate_limit::RateLimit;
 use crate::gateway::redact::Redactor;
 use crate::gateway::sandbox::{self, Sandbox};
-use crate::ledger::{AccountBinding, OpenError, Opening, Reason, ServerOptions, Store};
+use crate::ledger::{AccountBinding, OpenError, Opening, Reason, ServerOptions, Store, configured};
 use crate::metrics::Metrics;
 use crate::purchase::idempotency::RunningPurchases;
 use crate::video::JobRegistry;
@@ -40,8 +41,18 @@ pub struct Shutdown {
     pub draining: CancellationToken,
     /// `server.drain` has expired: requests still waiting for a purchase are answered without it.
     pub drain_expired: CancellationToken,
-    /// Nothing is in flight, so the sandbox may stop, too.
+    /// No request is in flight, so the sandbox may stop, too.
     pub finished: CancellationToken,
+}
+
+impl Shutdown {
+    /// Rejects new work.
+    pub fn drain(&self) {
+        if !self.draining.is_cancelled() {
+            info!("drain started");
+        }
+        self.draining.cancel();
+    }
 }
 
 /// Starts the shared state, with which nothing can be bought until [`open`]. `admin` is the ops
@@ -138,14 +149,16 @@ fn authenticator(
     let ledger = store.clone();
     let proofs = secret.as_ref().filter(|_| settings.access.proof);
     let proofs = proofs.map(|secret| ProofOfWork::new(secret, move || ledger.name()));
+    let links = secret.as_ref().filter(|_| settings.access.links);
+    let links = links.map(|secret| LinkCache::new(store.clone(), secret));
     let mode = auth_mode(settings, store, secret)?;
-    Ok(Authenticator::new(mode, Arc::clone(metrics)).with_proofs(proofs))
+    Ok(Authenticator::new(mode, links, Arc::clone(metrics)).with_proofs(proofs))
 }
 
 fn auth_mode(settings: &Settings, store: &Store, secret: Option<Secret>) -> io::Result<AuthMode> {
     Ok(match (&settings.access.mode, secret) {
         (AccessMode::Members, Some(secret)) => {
-            AuthMode::Members(MemberCache::new(store.clone(), secret))
+            AuthMode::Members(Box::new(MemberCache::new(store.clone(), secret)))
         }
         (AccessMode::Oidc(config), Some(secret)) => {
             AuthMode::Oidc(Box::new(OidcAccess::new(config, store.clone(), secret)))
@@ -199,7 +212,7 @@ async fn bind(shared: &SharedState) -> io::Result<()> {
     }
     let bound = async {
         if let Some(fingerprint) = secret {
-            secret::record(store, *fingerprint).await.map_err(io::Error::other)?;
+            secret_file::record(store, *fingerprint).await.map_err(io::Error::other)?;
         }
         match issuer {
             Some(issuer) => issuer::bind(store, issuer, *new_issuer).await,
@@ -229,12 +242,12 @@ async fn open_store(
         StoreConfig::Memory => return Ok((Store::in_memory(Arc::new(clock::wall)), None)),
         StoreConfig::Sqlite(path) => path,
         StoreConfig::Postgres(config) => {
-            let store = ledger::open_for_server(settings, config).await;
+            let store = configured::open_for_server(settings, config).await;
             return store.map(|store| (store, None)).map_err(io::Error::other);
         }
     };
     let options = ServerOptions {
-        money: ledger::money_kind(settings),
+        money: configured::money_kind(settings),
         admin,
         wait: settings.store_wait,
         mark_folders: settings.mark_folders.clone(),

@@ -6,7 +6,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use super::{CommandError, Exit, ledger};
-use crate::app::secret;
+use crate::access::secret_file;
 use crate::clock::iso8601;
 use crate::config::{Settings, StoreConfig};
 use crate::ledger::{Backup, Reason, Store};
@@ -22,11 +22,11 @@ pub(super) fn backup(
         return Err(CommandError::usage(why));
     }
     let path = ledger::existing_path(settings)?;
-    let folder = secret::parent_dir(target);
+    let folder = secret_file::parent_dir(target);
     if !folder.is_dir() {
         return Err(format!("there is no folder {}: create it first", folder.display()).into());
     }
-    let secret = secret::path_of(settings).filter(|secret| secret.exists());
+    let secret = secret_file::path_of(settings).filter(|secret| secret.exists());
     let copy_of_secret = match (&secret, with_secret) {
         (Some(secret), true) => {
             let copy = folder.join(secret.file_name().unwrap_or_default());

@@ -7,20 +7,19 @@ use serde_json::json;
 
 use super::online::OnlineReport;
 use super::reconcile::ReportFormat;
-use super::settings::certificate;
-use super::{CommandError, Exit, Loaded, online, print_json, process};
-use crate::access::SecretError;
+use super::{CommandError, Exit, Loaded, online, print_json};
 use crate::access::member_cache::MemberCount;
+use crate::access::secret_file::secret;
+use crate::access::{SecretError, issuer};
 use crate::api::reports::list_of;
-use crate::api::reports::text::pluralize;
-use crate::app;
-use crate::app::secret::secret;
+use crate::api::reports::text::{limit_text, pluralize};
 use crate::clock;
+use crate::config::files::load::certificate;
 use crate::config::{
     AccessMode, BudgetConfig, ServerConfig, Settings, StoreConfig, Target, WebhookConfig,
 };
-use crate::gateway::contract::money::SpendLimit;
-use crate::ledger::{Cause, Reason, Store};
+use crate::edge::runtime::process;
+use crate::ledger::{Cause, OTHER_MONEY, Reason, Store, configured};
 
 /// Runs the checks. With `is_online`, it then asks the gateway about the account.
 pub(super) async fn check(
@@ -36,7 +35,7 @@ pub(super) async fn check(
         writeln!(err, "warning: {warning}")?;
     }
     let members = count_members(settings).await?;
-    let issuer = app::issuer::check(settings).await;
+    let issuer = issuer::check(settings).await;
     issuer.map_err(|error| CommandError::usage(error.to_string()))?;
     check_ledger(settings).await?;
     let no_file = "no file; defaults and environment".to_owned();
@@ -49,7 +48,7 @@ pub(super) async fn check(
         ("clients", clients),
         ("callers", callers(&settings.access.mode, members)),
         ("budgets", budgets(&settings.budget)),
-        ("store", app::ledger::describe(settings)),
+        ("store", configured::describe(settings)),
     ];
     rows.extend(redirect_uri(settings));
     rows.extend(tls(settings).map(|tls| ("tls", tls)));
@@ -144,12 +143,12 @@ async fn count_members(settings: &Settings) -> Result<Option<MemberCount>, Comma
 
 async fn check_ledger(settings: &Settings) -> Result<(), String> {
     if let StoreConfig::Postgres(config) = &settings.store {
-        let checked = app::ledger::check_connection(settings, config).await;
+        let checked = configured::check_connection(settings, config).await;
         return checked.map_err(|reason| format!("store.url: {reason}"));
     }
     let Some(path) = settings.store.path() else { return Ok(()) };
-    if Store::holds_other_money(path, app::ledger::money_kind(settings)) {
-        return Err(format!("store.url: {}: {}", path.display(), app::ledger::OTHER_MONEY));
+    if Store::holds_other_money(path, configured::money_kind(settings)) {
+        return Err(format!("store.url: {}: {}", path.display(), OTHER_MONEY));
     }
     Store::check_integrity(path).map_err(|error| {
         let reason = Reason::from(error);
@@ -163,16 +162,20 @@ async fn check_ledger(settings: &Settings) -> Result<(), String> {
 }
 
 /// Returns where the login service sends users back to.
-fn redirect_uri(Settings { server, access, .. }: &Settings) -> Option<(&'static str, String)> {
-    let AccessMode::Oidc(_) = access.mode else { return None };
+fn redirect_uri(settings: &Settings) -> Option<(&'static str, String)> {
+    let AccessMode::Oidc(_) = settings.access.mode else { return None };
+    let address = own_address(settings);
+    Some(("login", format!("register the redirect URI {address}/bff/login/callback")))
+}
+
+/// Returns the address of the page, as far as the settings name it.
+pub(super) fn own_address(Settings { server, .. }: &Settings) -> String {
     let scheme = if server.tls.is_some() { "https" } else { "http" };
     let own = || {
         let address = server.addresses().first().map(ToString::to_string).unwrap_or_default();
         format!("{scheme}://{address}")
     };
-    let base = server.public_url.clone().unwrap_or_else(own);
-    let prefix = &server.prefix;
-    Some(("login", format!("register the redirect URI {base}{prefix}/bff/login/callback")))
+    server.public_url.clone().unwrap_or_else(own) + &server.prefix
 }
 
 /// Describes the gateway by its host alone, because a path may hold more than a terminal should.
@@ -209,15 +212,7 @@ pub(super) fn budgets(budget: &BudgetConfig) -> String {
     let rows = [("total", budget.total), ("per caller", budget.caller)];
     let limits = rows
         .into_iter()
-        .filter_map(|(name, own)| limit(own).map(|limit| format!("{name} {limit}")));
+        .filter_map(|(name, own)| limit_text(own).map(|limit| format!("{name} {limit}")));
     let limits: Vec<_> = limits.collect();
     if limits.is_empty() { "none".to_owned() } else { limits.join("; ") }
-}
-
-/// Describes a limit such as `$5.00 a day and $50.00 a month`.
-pub(super) fn limit(limit: SpendLimit) -> Option<String> {
-    let texts =
-        limit.rows().map(|(period, amount)| format!("{} {}", amount.short(), period.phrase()));
-    let texts: Vec<_> = texts.collect();
-    (!texts.is_empty()).then(|| texts.join(" and "))
 }

@@ -76,7 +76,7 @@ pub(super) async fn group(
         | GroupCommand::Update { name, update: GroupUpdate { budgets, .. } } => (name, budgets),
         GroupCommand::Remove { name } => (name, &[]),
     };
-    let budget = merge_budgets(budgets)?;
+    let budget = merge_budgets(budgets).map_err(CommandError::usage)?;
     let ledger = if let GroupCommand::Add { .. } = command {
         ledger::open_or_create(settings).await?
     } else {

@@ -1,39 +1,26 @@
 //! Finds the ledger for a command, and asks the gateway: through the running server, or directly if
 //! there is none. Either way, each request takes a slot of the rate limit.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
-use http::header::HOST;
-use http::{Request, StatusCode, request};
-use http_body_util::{BodyExt, Empty, Limited};
-use hyper::client::conn::http1;
-use hyper_util::rt::TokioIo;
-use serde::Deserialize;
-use tokio::net::TcpStream;
-use tokio::time::{sleep, timeout};
+use tokio::time::sleep;
 
 use super::{CommandError, Exit};
-use crate::account::summary::BillingReport;
-use crate::api::reports::text::strip_controls;
-use crate::app::ledger::{Migration, describe, open_for_command, open_for_report};
+use crate::api::ops::client::{self, RunningServer};
 use crate::clock;
 use crate::config::{Settings, StoreConfig};
-use crate::gate::response::BoxError;
-use crate::gateway::billing::ApiKeysResponse;
+use crate::ledger::configured::{Migration, describe, open_for_command, open_for_report};
 use crate::ledger::sqlite::{LockHolder, OpenError};
 use crate::ledger::{Store, VERSION_POLL_INTERVAL};
 
 /// Said by a command that changes nothing else.
 pub(super) const RECOVERED: &str = "; as no server runs, interrupted purchases were ended";
 
-const MAX_REPLY: usize = 1 << 20;
 /// Added to the time that the server itself may wait for the gateway.
 const TIMEOUT_MARGIN: Duration = Duration::from_secs(10);
-const REFRESH_TIMEOUT: Duration = Duration::from_secs(2);
 
 pub(super) enum GatewayAccess {
     /// A server has the ledger.
@@ -42,21 +29,6 @@ pub(super) enum GatewayAccess {
     Standalone(Store),
     /// Servers share the ledger and its rate limit with this command.
     Shared(Store),
-}
-
-pub(super) struct RunningServer {
-    process: Option<u32>,
-    address: SocketAddr,
-    /// The lock file names the address. Otherwise, it is that of `admin.listen`.
-    is_noted: bool,
-    timeout: Duration,
-}
-
-#[derive(Deserialize)]
-struct ProblemBody {
-    code: String,
-    title: String,
-    detail: Option<String>,
 }
 
 fn in_memory() -> CommandError {
@@ -129,7 +101,7 @@ fn sqlite_access(settings: &Settings, path: &Path) -> Result<GatewayAccess, Stri
         Ok(store) => Ok(GatewayAccess::Standalone(store)),
         Err(OpenError::Locked { pid, holder: LockHolder::Server(admin), .. }) => {
             let (address, is_noted) =
-                (reachable(admin.unwrap_or(settings.ops_address())), admin.is_some());
+                (client::reachable(admin.unwrap_or(settings.ops_address())), admin.is_some());
             let gateway = &settings.gateway;
             let timeout =
                 gateway.max_wait + gateway.connect_timeout + gateway.chat_timeout + TIMEOUT_MARGIN;
@@ -146,7 +118,7 @@ pub(super) async fn wait_for_servers(settings: &Settings, ledger: &Store) {
         sleep(VERSION_POLL_INTERVAL * 3).await;
     } else if let Some(LockHolder::Server(address)) = ledger.lock_holder() {
         let is_refreshed = match address {
-            Some(address) => refresh_members(address).await,
+            Some(address) => client::refresh_members(address).await,
             None => false,
         };
         if !is_refreshed {
@@ -156,87 +128,11 @@ pub(super) async fn wait_for_servers(settings: &Settings, ledger: &Store) {
     }
 }
 
-/// Makes the server at `address` reload its members; returns whether it did.
-async fn refresh_members(address: SocketAddr) -> bool {
-    let reply = timeout(REFRESH_TIMEOUT, ask(reachable(address), Request::post("/members"))).await;
-    matches!(reply, Ok(Ok((StatusCode::OK, _))))
-}
-
 /// Asks the server whose ops listener is `at` whether it is alive.
 pub(super) async fn check_live(at: SocketAddr) -> Result<Exit, CommandError> {
-    let at = reachable(at);
-    match timeout(REFRESH_TIMEOUT, ask(at, Request::get("/healthz"))).await {
-        Ok(Ok((StatusCode::OK, _))) => Ok(Exit::Done),
-        _ => Err(format!("no live server at {at} (admin.listen)").into()),
+    if client::is_alive(at).await {
+        return Ok(Exit::Done);
     }
-}
-
-async fn ask(
-    address: SocketAddr,
-    request: request::Builder,
-) -> Result<(StatusCode, Bytes), BoxError> {
-    let stream = TcpStream::connect(address).await?;
-    let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
-    let connection = tokio::spawn(connection);
-    let request = request.header(HOST, address.to_string()).body(Empty::<Bytes>::new())?;
-    let (head, body) = sender.send_request(request).await?.into_parts();
-    let body = Limited::new(body, MAX_REPLY).collect().await?.to_bytes();
-    connection.abort();
-    Ok((head.status, body))
-}
-
-fn reachable(mut at: SocketAddr) -> SocketAddr {
-    if at.ip().is_unspecified() {
-        at.set_ip(match at.ip() {
-            IpAddr::V4(_) => Ipv4Addr::LOCALHOST.into(),
-            IpAddr::V6(_) => Ipv6Addr::LOCALHOST.into(),
-        });
-    }
-    at
-}
-
-impl RunningServer {
-    pub(super) async fn listing(&self) -> Result<ApiKeysResponse, String> {
-        let reply = timeout(self.timeout, ask(self.address, Request::get("/billing"))).await;
-        let (status, body) = reply
-            .map_err(|_| self.unreachable("timed out"))?
-            .map_err(|error| self.unreachable(&strip_controls(&error.to_string())))?;
-        if status != StatusCode::OK {
-            return Err(match serde_json::from_slice(&body) {
-                Ok(ProblemBody { code, title, detail }) => {
-                    let detail = strip_controls(&detail.unwrap_or(title));
-                    format!("{} reported: {detail} ({})", self.describe(), strip_controls(&code))
-                }
-                Err(_) => self.unreachable(&format!("status {status}")),
-            });
-        }
-        let BillingReport { process, keys, billing } = serde_json::from_slice(&body)
-            .map_err(|_| self.unreachable("the reply is not a billing summary"))?;
-        if self.process.is_some_and(|expected| expected != process) {
-            return Err(self.unreachable(&format!("process {process} answers at this address")));
-        }
-        Ok(ApiKeysResponse { keys, billing })
-    }
-
-    pub(super) fn describe(&self) -> String {
-        let process = self.process.map(|process| format!(" (process {process})"));
-        format!("the running server{}", process.unwrap_or_default())
-    }
-
-    fn unreachable(&self, reason: &str) -> String {
-        let (name, address) = (self.describe(), self.address);
-        if !self.is_noted {
-            return format!(
-                "{name} has the ledger and its rate limit, but named no admin listener, and {address} \
-                 (admin.listen) does not answer: {reason}; the gateway was not asked. If an \
-                 application embeds tollgate, serve Tollgate::ops and name its address with \
-                 Config::ops_at, or stop the application"
-            );
-        }
-        format!(
-            "{name} has the ledger and its rate limit, but its admin listener at {address} does not \
-             answer: {reason}; the gateway was not asked. Run this where {address} can be reached, \
-             or stop the server"
-        )
-    }
+    let at = client::reachable(at);
+    Err(format!("no live server at {at} (admin.listen)").into())
 }

@@ -15,40 +15,7 @@ use crate::clock;
 
 const NAME: &str = "tollgate";
 /// The sections that only the first page has.
-const REFERENCE: &str = r".SH ENVIRONMENT
-.TP
-\fBGATEWAY_API_KEY\fR
-The key of the gateway, or several, separated by commas. Without it, the sandbox runs.
-.TP
-\fBGATEWAY_API_KEY_FILE\fR
-A file with the key.
-.TP
-\fBTOLLGATE_SECTION__NAME\fR
-Overrides the setting \fIname\fR of the section \fIsection\fR.
-.SH FILES
-.TP
-\fIproxy.toml\fR
-The settings. The one that is shipped explains each of them.
-.TP
-\fI.env\fR
-Variables, beside the settings. Those of the environment come first.
-.TP
-\fItollgate.db\fR
-The ledger. Without a key, it is in memory.
-.SH EXIT STATUS
-.TP
-\fB0\fR
-The command is done.
-.TP
-\fB1\fR
-The command failed.
-.TP
-\fB2\fR
-The command line or the settings have an error.
-.TP
-\fB3\fR
-\fBtollgate reconcile\fR left unknown outcomes.
-";
+const REFERENCE: &str = include_str!("man.roff");
 
 /// Prints the first page, or writes the pages of all commands into `folder`.
 pub(super) fn man(folder: Option<&Path>, out: &mut impl Write) -> io::Result<Exit> {

@@ -3,22 +3,20 @@
 use std::io::{self, Write};
 use std::sync::Arc;
 
-use clap::builder::PossibleValue;
-use clap::{Args, Subcommand, ValueEnum};
+use clap::{Args, Subcommand};
 
 use super::group::group_error;
-use super::terms::{budget, budget_text, limit_change, merge_budgets};
+use super::member_terms::{CHANGES, TermFlags, terms_text};
 use super::{CommandError, Exit, OutputFormat, audit, ledger, member_list, subject, usage};
-use crate::access::SecretError;
 use crate::access::token::{self, MemberToken, Secret};
-use crate::app::secret;
+use crate::access::{SecretError, secret_file};
 use crate::clock::{self, Date};
 use crate::config::{AccessMode, Settings, StoreConfig};
-use crate::gateway::contract::member::{MemberTerms, parse_amount, parse_name};
+use crate::gateway::contract::member::{parse_amount, parse_name};
 use crate::gateway::contract::money::Usd;
 use crate::ledger::{
-    Digest, Extra, GroupError, LockHolder, Member, MemberChange, MemberError, Role, Selection,
-    SpendLimit, Store,
+    Digest, Extra, GroupError, LockHolder, Member, MemberChange, MemberError, MemberTerms, Store,
+    TermsChange,
 };
 
 #[derive(Clone, Debug, PartialEq, Eq, Subcommand)]
@@ -28,21 +26,8 @@ pub enum MemberCommand {
         /// 1 to 64 characters from a-z 0-9 . _ -; names are never reused
         #[arg(required = true, value_name = "NAME", value_parser = parse_name)]
         names: Vec<Arc<str>>,
-        /// Spending limit of each member, by day, week, month or ever: 5.00/day; repeat it to set several
-        #[arg(long = "budget", value_name = "AMOUNT/PERIOD", value_parser = budget)]
-        budgets: Vec<SpendLimit>,
-        /// Group whose budget they share; add it first with `tollgate group add`
-        #[arg(long, value_name = "GROUP", value_parser = parse_name)]
-        group: Option<Arc<str>>,
-        /// Role of the members
-        #[arg(long, value_enum, default_value = "member")]
-        role: Role,
-        /// Services and models that they may buy: chat, video, other or ids, separated by commas [default: access.may_buy]
-        #[arg(long, value_name = "LIST", value_parser = selection, conflicts_with = "may_buy_all")]
-        may_buy: Option<Selection>,
-        /// Let them buy everything that is sold
-        #[arg(long)]
-        may_buy_all: bool,
+        #[command(flatten)]
+        terms: TermFlags<false>,
     },
     /// List all members with their budgets and spending
     List {
@@ -78,80 +63,29 @@ pub enum MemberCommand {
     },
 }
 
-#[derive(Clone, Debug, Default, PartialEq, Eq, Args)]
-#[group(id = "to", required = true, multiple = true)]
+#[derive(Clone, Debug, PartialEq, Eq, Args)]
+#[group(skip)]
 pub struct MemberUpdate {
-    /// Spending limit by day, week, month or ever: 5.00/day; repeat it to set several; an omitted period stays as it is
-    #[arg(long = "budget", value_name = "AMOUNT/PERIOD", value_parser = budget)]
-    budgets: Vec<SpendLimit>,
-    /// Remove the budget; with --budget, replace it
-    #[arg(long)]
-    no_budget: bool,
-    /// Move them to another group; what they bought before stays with the old one
-    #[arg(long, value_name = "GROUP", value_parser = parse_name, group = "membership")]
-    group: Option<Arc<str>>,
-    /// Take them out of their group
-    #[arg(long, group = "membership")]
-    no_group: bool,
+    #[command(flatten)]
+    terms: TermFlags<true>,
     /// Raise each of their limits by an amount, also that of budget.caller, through --until
-    #[arg(long, value_name = "AMOUNT", value_parser = parse_amount, requires = "until", group = "more")]
+    #[arg(long, value_name = "AMOUNT", value_parser = parse_amount, requires = "until", groups = ["more", CHANGES])]
     extra: Option<Usd>,
     /// Last day of --extra, a UTC date such as 2026-11-30
-    #[arg(long, value_name = "DATE", value_parser = usage::until, requires = "extra")]
+    #[arg(long, value_name = "DATE", value_parser = usage::until, requires = "extra", group = CHANGES)]
     until: Option<Date>,
     /// End all that raises their limits
-    #[arg(long, group = "more")]
+    #[arg(long, groups = ["more", CHANGES])]
     no_extra: bool,
-    /// New role
-    #[arg(long, value_enum)]
-    role: Option<Role>,
-    /// Services and models that they may buy: chat, video, other or ids, separated by commas
-    #[arg(long, value_name = "LIST", value_parser = selection, group = "rule")]
-    may_buy: Option<Selection>,
-    /// Let them buy everything that is sold
-    #[arg(long, group = "rule")]
-    may_buy_all: bool,
-    /// Let them buy what access.may_buy says
-    #[arg(long, group = "rule")]
-    may_buy_default: bool,
-}
-
-#[doc(hidden)]
-impl ValueEnum for Role {
-    fn value_variants<'a>() -> &'a [Self] {
-        &[Self::Member, Self::Admin]
-    }
-
-    fn to_possible_value(&self) -> Option<PossibleValue> {
-        let help = match self {
-            Self::Member => "Buys on its own budget",
-            Self::Admin => "Also sees all spending and jobs, and the account",
-        };
-        Some(PossibleValue::new(self.name()).help(help))
-    }
-}
-
-fn selection(text: &str) -> Result<Selection, &'static str> {
-    let selection = Selection::parse(text);
-    let is_empty = selection.names().len() == 0;
-    let expected = "expected chat, video, other or ids of models, separated by commas";
-    if is_empty { Err(expected) } else { Ok(selection) }
 }
 
 impl MemberCommand {
-    /// Returns what the members may buy from now on, if the command says so.
-    fn may_buy(&self) -> Option<Option<Selection>> {
-        let (listed, is_all, is_default) = match self {
-            Self::Add { may_buy, may_buy_all, .. } => (may_buy, *may_buy_all, false),
-            Self::Update { update, .. } => {
-                (&update.may_buy, update.may_buy_all, update.may_buy_default)
-            }
-            Self::List { .. } | Self::Revoke { .. } | Self::Rotate { .. } => return None,
-        };
-        match listed {
-            Some(_) => Some(listed.clone()),
-            None if is_all => Some(Some(Selection::everything())),
-            None => is_default.then_some(None),
+    /// Returns the terms that the command sets.
+    fn terms(&self) -> Option<&TermsChange> {
+        match self {
+            Self::Add { terms, .. } => Some(&terms.0),
+            Self::Update { update, .. } => Some(&update.terms.0),
+            Self::List { .. } | Self::Revoke { .. } | Self::Rotate { .. } => None,
         }
     }
 
@@ -165,26 +99,6 @@ impl MemberCommand {
             return Err(CommandError::usage("--until: expected a date that is not in the past"));
         }
         Ok(Some(MemberChange::Extra(Some(Extra::through(amount, last_day)))))
-    }
-
-    fn changes_extras_only(&self) -> bool {
-        let Self::Update { update, .. } = self else { return false };
-        let MemberUpdate { extra, until, no_extra, .. } = *update;
-        *update == MemberUpdate { extra, until, no_extra, ..MemberUpdate::default() }
-    }
-
-    /// Returns the group of the members from now on, if the command says so.
-    fn group(&self) -> Option<Option<Arc<str>>> {
-        match self {
-            Self::Add { group: Some(group), .. }
-            | Self::Update { update: MemberUpdate { group: Some(group), .. }, .. } => {
-                Some(Some(Arc::clone(group)))
-            }
-            Self::Update { update, .. } => update.no_group.then_some(None),
-            Self::Add { .. } | Self::List { .. } | Self::Revoke { .. } | Self::Rotate { .. } => {
-                None
-            }
-        }
     }
 }
 
@@ -207,23 +121,23 @@ pub(super) async fn member(
     if let MemberCommand::Revoke { subject: Some(subject), .. } = &command {
         return subject::revoke(settings, subject, err).await;
     }
-    let (names, budgets): (&[_], &[_]) = match &command {
+    let names = match &command {
         MemberCommand::List { format } => {
             return member_list::list(settings, *format, out, err).await;
         }
-        MemberCommand::Add { names, budgets, .. }
-        | MemberCommand::Update { names, update: MemberUpdate { budgets, .. } } => (names, budgets),
-        MemberCommand::Revoke { names, .. } | MemberCommand::Rotate { names, .. } => (names, &[]),
+        MemberCommand::Add { names, .. }
+        | MemberCommand::Update { names, .. }
+        | MemberCommand::Revoke { names, .. }
+        | MemberCommand::Rotate { names, .. } => names,
     };
     ensure_once(names)?;
-    let budget = merge_budgets(budgets)?;
     let extra = command.extra()?;
     if names.iter().any(|name| subject::is_subject(name)) {
-        let extra = extra.filter(|_| command.changes_extras_only());
+        let extra = extra.filter(|_| command.terms() == Some(&TermsChange::default()));
         return subject::change_extras(settings, names, extra, err).await;
     }
-    if let Some(Some(may_buy)) = command.may_buy() {
-        let checked = settings.check_selection(&may_buy);
+    if let Some(TermsChange { may_buy: Some(Some(may_buy)), .. }) = command.terms() {
+        let checked = settings.check_selection(may_buy);
         checked.map_err(|expected| CommandError::usage(format!("--may-buy: {expected}")))?;
     }
     let ledger = if let MemberCommand::Add { .. } = command {
@@ -231,7 +145,7 @@ pub(super) async fn member(
     } else {
         ledger::open_shared(settings).await?
     };
-    let (tokens, messages) = apply(settings, &ledger, (&command, names, (budget, extra))).await?;
+    let (tokens, messages) = apply(settings, &ledger, (&command, names, extra)).await?;
     // A wrong folder or a missing variable is noticed.
     let ledger_line = format!("the ledger is {} (store.url)", ledger::whole_path(settings));
     let announced = announce(err, [ledger_line].iter().chain(&messages));
@@ -277,11 +191,7 @@ fn ensure_once(names: &[Arc<str>]) -> Result<(), CommandError> {
 async fn apply(
     settings: &Settings,
     ledger: &Store,
-    (command, names, (budget, extra)): (
-        &MemberCommand,
-        &[Arc<str>],
-        (SpendLimit, Option<MemberChange>),
-    ),
+    (command, names, extra): (&MemberCommand, &[Arc<str>], Option<MemberChange>),
 ) -> Result<(Vec<MemberToken>, Vec<String>), CommandError> {
     let members = ledger.members().await?;
     let find = |name: &Arc<str>| members.iter().find(|member| member.name == *name);
@@ -300,7 +210,7 @@ async fn apply(
     }
     let (mut hashes, mut messages) = (hashes.into_iter(), Vec::new());
     let changes = names.iter().map(|name| {
-        let (change, message) = plan(command, (name, find(name)), budget, hashes.next())
+        let (change, message) = plan(command, (name, find(name)), hashes.next())
             .ok_or_else(|| member_error(name, MemberError::NotFound))?;
         messages.push(message);
         Ok((Arc::clone(name), change))
@@ -310,8 +220,10 @@ async fn apply(
     changes.extend(extras.map(|(name, extra)| (Arc::clone(name), extra.clone())));
     let fingerprint = secret.as_ref().map(|(secret, _)| secret.fingerprint);
     let changed = ledger.change_members(&audit::actor(), fingerprint, changes).await;
-    changed.map_err(|(name, error)| match (error, command.group()) {
-        (MemberError::UnknownGroup, Some(Some(group))) => group_error(&group, GroupError::NotFound),
+    changed.map_err(|(name, error)| match (error, command.terms()) {
+        (MemberError::UnknownGroup, Some(TermsChange { group: Some(Some(group)), .. })) => {
+            group_error(group, GroupError::NotFound)
+        }
         (error, _) => member_error(&name, error),
     })?;
     let warning = secret.and_then(|(_, warning)| warning);
@@ -322,25 +234,17 @@ async fn apply(
 fn plan(
     command: &MemberCommand,
     (name, found): (&Arc<str>, Option<&Member>),
-    budget: SpendLimit,
     hashed: Option<(Digest, Arc<str>)>,
 ) -> Option<(MemberChange, String)> {
     Some(match command {
-        MemberCommand::Add { role, group, .. } => {
+        MemberCommand::Add { terms, .. } => {
             let (token, prefix) = hashed?;
-            let budget_text = budget_text(budget);
-            let group_text = group_text(group.as_deref());
-            let may_buy = command.may_buy().flatten();
-            let rule = rule_text(may_buy.as_ref());
-            let message = format!(
-                "added {name}{group_text}, {budget_text}{rule}; the token is shown only once:"
-            );
+            let terms = terms.0.clone().apply(MemberTerms::default());
+            let shown = terms_text(&terms, false);
+            let message = format!("added {name}, {shown}; the token is shown only once:");
             let member = Member {
                 name: Arc::clone(name),
-                role: *role,
-                own_budget: budget,
-                group: group.clone(),
-                may_buy,
+                terms,
                 token,
                 prefix,
                 added_at: clock::wall(),
@@ -356,19 +260,10 @@ fn plan(
             (MemberChange::Rotate(token, prefix), message)
         }
         MemberCommand::Update { update, .. } => {
-            let before = found?;
-            let change = limit_change(update.no_budget, budget);
-            let role = update.role.unwrap_or(before.role).name();
-            let may_buy = command.may_buy();
-            let rule = rule_text(may_buy.as_ref().unwrap_or(&before.may_buy).as_ref());
-            let group = command.group();
-            let group_text = group_text(group.as_ref().unwrap_or(&before.group).as_deref());
-            let budget_text = budget_text(change.apply(before.own_budget));
-            let extra = extra_text(update);
-            let message =
-                format!("updated {name}: role {role}{group_text}, {budget_text}{extra}{rule}");
-            let terms = MemberTerms { role: update.role, budget: change, group, may_buy };
-            (MemberChange::Update(terms), message)
+            let change = update.terms.0.clone();
+            let shown = terms_text(&change.clone().apply(found?.terms.clone()), true);
+            let message = format!("updated {name}: {shown}{}", extra_text(update));
+            (MemberChange::Update(change), message)
         }
         MemberCommand::Revoke { .. } => {
             let message = format!("revoked {name}: the token and its sessions are invalid");
@@ -394,7 +289,7 @@ fn check_name(name: &str, found: Option<&Member>, is_new: bool) -> Result<(), Co
 
 /// Returns the secret for new tokens, and a warning if it invalidates other tokens. A secret file
 /// that this creates stays if the change fails, because another command may use it by then.
-async fn token_secret(
+pub(super) async fn token_secret(
     settings: &Settings,
     ledger: &Store,
     members: &[Member],
@@ -404,8 +299,8 @@ async fn token_secret(
         return Err(CommandError::usage(NO_SECRET));
     }
     let before = ledger.token_secret_fingerprint().await?;
-    let is_created = secret::is_missing(settings);
-    let secret = secret::secret_or_new(settings)?;
+    let is_created = secret_file::is_missing(settings);
+    let secret = secret_file::secret_or_new(settings)?;
     let is_changed = before.is_some_and(|before| before != secret.fingerprint);
     let others = members.iter().filter(|member| member.revoked_at.is_none()).count();
     if is_changed && !is_created && !new_secret {
@@ -452,13 +347,4 @@ fn extra_text(update: &MemberUpdate) -> String {
         _ if update.no_extra => ", no extra".to_owned(),
         _ => String::new(),
     }
-}
-
-fn group_text(group: Option<&str>) -> String {
-    group.map(|group| format!(", group {group}")).unwrap_or_default()
-}
-
-fn rule_text(may_buy: Option<&Selection>) -> String {
-    let names = may_buy.map(|rule| rule.names().collect::<Vec<_>>().join(", "));
-    names.map(|names| format!(", may buy {names}")).unwrap_or_default()
 }

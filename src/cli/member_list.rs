@@ -9,8 +9,11 @@ use crate::api::reports::text::{csv, table};
 use crate::api::reports::usage::iso_day;
 use crate::clock::{Date, iso8601};
 use crate::config::Settings;
-use crate::ledger::{Member, Period, Selection};
+use crate::gateway::contract::terms::TERMS;
+use crate::ledger::Period;
 
+/// The columns, before those of further terms. The table shows the first ones always, the others if any member has
+/// a value.
 const COLUMNS: [&str; 18] = [
     "name",
     "role",
@@ -32,16 +35,21 @@ const COLUMNS: [&str; 18] = [
     "extra_until",
 ];
 
-/// Whether the table shows a column. The columns of most installations are always there.
-fn is_shown(column: &str, members: &[MemberSpend]) -> bool {
-    let any = |has: fn(&Member) -> bool| members.iter().any(|listed| has(&listed.member));
-    match column {
-        "group" => any(|member| member.group.is_some()),
-        "week_budget" | "week_spent" => any(|member| member.own_budget.week.is_some()),
-        "ever_budget" | "ever_spent" => any(|member| member.own_budget.ever.is_some()),
-        "extra" | "extra_until" => members.iter().any(|listed| listed.extra.is_some()),
-        _ => true,
-    }
+const ALWAYS_SHOWN: usize = 11;
+
+fn columns() -> Vec<&'static str> {
+    let is_new = |name: &&str| *name != "budget" && !COLUMNS.contains(name);
+    COLUMNS.into_iter().chain(TERMS.iter().map(|term| term.name).filter(is_new)).collect()
+}
+
+/// Returns the columns that the table shows.
+fn shown(members: &[MemberSpend]) -> Vec<&'static str> {
+    let has_value = |column: &str| {
+        let column = column.replace("_spent", "_budget");
+        members.iter().any(|member| !cell(member, &column, iso8601).is_empty())
+    };
+    let all = columns().into_iter().enumerate();
+    all.filter(|(at, column)| *at < ALWAYS_SHOWN || has_value(column)).map(|(_, it)| it).collect()
 }
 
 pub(super) async fn list(
@@ -62,21 +70,19 @@ pub(super) async fn list(
             // People need the day only; an empty cell is `-`.
             let dash = |text: String| if text.is_empty() { "-".to_owned() } else { text };
             let day = |moment| iso_day(Date::at(moment).days());
-            let shown = COLUMNS.map(|column| is_shown(column, &members));
-            let keep = |cells: [String; 18]| {
-                let shown = cells.into_iter().zip(shown).filter(|(_, is_shown)| *is_shown);
-                shown.map(|(cell, _)| cell).collect::<Vec<_>>()
-            };
-            let head = keep(COLUMNS.map(|column| column.replace('_', " "))).join(",");
-            let rows = members.iter().map(|member| keep(cells(member, day).map(dash)));
+            let shown = shown(&members);
+            let rows = members.iter().map(|member| {
+                shown.iter().map(|column| dash(cell(member, column, day))).collect::<Vec<_>>()
+            });
+            let head = shown.join(",").replace('_', " ");
             write!(out, "{}", table(&head, rows, usize::MAX))?;
         }
         OutputFormat::Csv => {
-            write!(
-                out,
-                "{}",
-                csv(&COLUMNS.join(","), members.iter().map(|member| cells(member, iso8601)))
-            )?;
+            let columns = columns();
+            let rows = members.iter().map(|member| {
+                columns.iter().map(|column| cell(member, column, iso8601)).collect::<Vec<_>>()
+            });
+            write!(out, "{}", csv(&columns.join(","), rows))?;
         }
         OutputFormat::Json => {
             print_json(&members::document(&members, settings.budget.caller), out)?;
@@ -85,28 +91,24 @@ pub(super) async fn list(
     Ok(Exit::Done)
 }
 
-fn cells(listed: &MemberSpend, moment: fn(Duration) -> String) -> [String; 18] {
+fn cell(listed: &MemberSpend, column: &str, moment: fn(Duration) -> String) -> String {
     let MemberSpend { member, spent, extra, .. } = listed;
-    let amount = |period| member.own_budget.get(period).map_or(String::new(), |it| it.to_string());
-    let spent = |period| spent.get(period).to_string();
-    [
-        member.name.to_string(),
-        member.role.name().to_owned(),
-        listed.state().to_owned(),
-        member.prefix.to_string(),
-        amount(Period::Day),
-        spent(Period::Day),
-        amount(Period::Month),
-        spent(Period::Month),
-        moment(member.added_at),
-        member.revoked_at.map(moment).unwrap_or_default(),
-        member.may_buy.as_ref().map(Selection::to_string).unwrap_or_default(),
-        member.group.as_deref().unwrap_or_default().to_owned(),
-        amount(Period::Week),
-        spent(Period::Week),
-        amount(Period::Ever),
-        spent(Period::Ever),
-        extra.map_or(String::new(), |extra| extra.amount.to_string()),
-        extra.map_or(String::new(), |extra| extra.last_day().to_string()),
-    ]
+    let term = TERMS.iter().find(|term| term.name == column);
+    if let Some(term) = term {
+        return (term.value)(&member.terms).shown().unwrap_or_default();
+    }
+    let period = column.split_once('_').and_then(|(name, rest)| Some((Period::named(name)?, rest)));
+    match (column, period) {
+        (_, Some((period, "spent"))) => spent.get(period).to_string(),
+        (_, Some((period, _))) => {
+            member.terms.budget.get(period).map_or(String::new(), |it| it.to_string())
+        }
+        ("name", _) => member.name.to_string(),
+        ("state", _) => listed.state().to_owned(),
+        ("token_prefix", _) => member.prefix.to_string(),
+        ("added_at", _) => moment(member.added_at),
+        ("revoked_at", _) => member.revoked_at.map(moment).unwrap_or_default(),
+        ("extra", _) => extra.map_or(String::new(), |extra| extra.amount.to_string()),
+        _ => extra.map_or(String::new(), |extra| extra.last_day().to_string()),
+    }
 }

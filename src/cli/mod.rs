@@ -2,26 +2,20 @@
 
 mod audit;
 mod backup;
-mod certificates;
 mod check;
-mod core;
 mod group;
 mod job;
 mod ledger;
-mod log;
+mod link;
 mod man;
 mod member;
 mod member_list;
-mod notify;
+mod member_terms;
 mod online;
-mod process;
 mod purchase;
 mod reconcile;
-mod reload;
 mod sandbox;
 mod serve;
-mod settings;
-mod sockets;
 #[cfg(feature = "postgres")]
 mod store;
 mod subject;
@@ -45,11 +39,10 @@ use serde::Serialize;
 
 use group::GroupCommand;
 pub use job::JobCommand;
+use link::LinkCommand;
 use member::MemberCommand;
-pub use process::runtime;
 pub use purchase::PurchaseCommand;
 pub use serve::{Adopt, serve};
-pub use settings::{Loaded, load_from};
 #[cfg(feature = "postgres")]
 pub use store::StoreCommand;
 pub use usage::{GroupBy, OutputFormat};
@@ -59,7 +52,12 @@ use crate::access::token;
 use crate::api::reports::text::{csv, table};
 use crate::app;
 use crate::clock::Date;
+use crate::config::files::load;
+pub use crate::config::files::load::{Loaded, load_from};
 use crate::config::{AccessMode, SettingError, redact_keys};
+use crate::edge::runtime::process;
+pub use crate::edge::runtime::process::runtime;
+use crate::log;
 
 /// A proxy that keeps the key of a prepaid AI gateway, and never buys twice.
 #[derive(Clone, Debug, PartialEq, Eq, Parser)]
@@ -101,6 +99,11 @@ pub enum Command {
     Group {
         #[command(subcommand)]
         change: GroupCommand,
+    },
+    /// Make, list and revoke links for guests, each worth an amount
+    Link {
+        #[command(subcommand)]
+        change: LinkCommand,
     },
     /// List who changed members, groups and budgets, the earliest first
     Audit {
@@ -271,7 +274,7 @@ impl Cli {
             Command::Serve { .. } | Command::Check { .. } | Command::Reconcile { .. }
         );
         if let Command::Check { live: true, .. } = command {
-            return ledger::check_live(settings::admin_listen(self.config.as_deref())).await;
+            return ledger::check_live(load::admin_listen(self.config.as_deref())).await;
         }
         // A copy reads them with the ledger of its arguments.
         #[cfg(feature = "postgres")]
@@ -279,7 +282,7 @@ impl Cli {
             return transfer::copy(self.config.as_deref(), (from, to), out).await;
         }
         let needs_settings = !matches!(command, Command::Man { .. } | Command::Completions { .. });
-        let load = || settings::load(self.config.as_deref(), needs_gateway_key);
+        let load = || load::load(self.config.as_deref(), needs_gateway_key);
         let loaded = match needs_settings.then(load).unwrap_or_else(|| Ok(Loaded::default())) {
             Ok(loaded) => loaded,
             Err(errors) => return Ok(print_errors(&errors, err)?),
@@ -299,6 +302,7 @@ impl Cli {
             }
             Command::Member { change } => member::member(settings, change, out, err).await,
             Command::Group { change } => group::group(settings, change, out, err).await,
+            Command::Link { change } => link::link(settings, change, out, err).await,
             Command::Audit { since, format } => audit::audit(settings, (since, format), out).await,
             Command::Usage { since, until, by, format } => {
                 usage::usage(settings, (since, until), (&by, format), out).await

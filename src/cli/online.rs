@@ -7,9 +7,10 @@ use std::sync::Arc;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::ledger::{self, GatewayAccess, RunningServer};
+use super::ledger::{self, GatewayAccess};
 use super::{CommandError, Exit};
 use crate::account::summary::{is_active_prefix, listed_prefix};
+use crate::api::ops::client::RunningServer;
 use crate::api::reports::billing::account;
 use crate::api::reports::text::{pluralize, strip_controls};
 use crate::app;

@@ -1,25 +1,23 @@
 //! `tollgate reconcile`: resolves unknown outcomes from the gateway's counters.
 
-use std::collections::HashMap;
 use std::io::Write;
-use std::time::Duration;
 
 use clap::ValueEnum;
-use serde::Serialize;
-use serde_json::json;
 
 use super::ledger::{self, GatewayAccess};
 use super::{CommandError, Exit, print_json};
-use crate::account::checkpoints::{self, Comparison};
-use crate::account::reconcile::{self, Decision, Drift, Undecided, Verdict};
-use crate::api::reports::list_of;
+use crate::account::checkpoints;
+use crate::account::reconcile::{self, Drift, Verdict};
+use crate::api::reports::reconcile::{
+    ReconcileReport, ReportedPurchase, document, purchases, retry_at,
+};
 use crate::api::reports::text::strip_controls;
 use crate::app;
 use crate::clock::iso8601;
 use crate::config::{Settings, Target};
 use crate::gateway::billing;
-use crate::gateway::contract::money::{SignedUsd, Usd};
-use crate::ledger::{PurchaseRecord, PurchaseState};
+use crate::gateway::contract::money::Usd;
+use crate::ledger::PurchaseState;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum ReportFormat {
@@ -36,32 +34,6 @@ pub(super) struct Changes {
     pub(super) since_backup: bool,
 }
 
-struct ReconcileReport {
-    dry_run: bool,
-    since: Option<String>,
-    purchases: Vec<ReportedPurchase>,
-    drift: Option<Drift>,
-    /// With `--since-backup`: what was recorded, or would be.
-    missing: Option<Usd>,
-    has_new_checkpoint: bool,
-    retry_at: Option<String>,
-    /// The state of the checkpoint, as a sentence.
-    checkpoint: String,
-}
-
-#[derive(Serialize)]
-struct ReportedPurchase {
-    id: String,
-    at: String,
-    caller: String,
-    service: &'static str,
-    model: String,
-    price: Usd,
-    price_micros: u64,
-    state: &'static str,
-    reason: String,
-}
-
 /// Prints the report; unless this is a `dry_run`, also records it in the ledger.
 pub(super) async fn reconcile(
     settings: &Settings,
@@ -71,7 +43,7 @@ pub(super) async fn reconcile(
     let report = compare(settings, changes).await?;
     match format {
         ReportFormat::Text => print(&report, out)?,
-        ReportFormat::Json => print_json(&json(&report), out)?,
+        ReportFormat::Json => print_json(&document(&report), out)?,
     }
     let is_unresolved =
         report.purchases.iter().any(|one| one.state == PurchaseState::Unknown.name());
@@ -162,31 +134,6 @@ fn describe(verdict: Option<&Verdict>) -> String {
     }
 }
 
-/// Returns when a later run may decide more, if ever.
-fn retry_at(verdict: &Verdict) -> Option<Duration> {
-    let has_decreased =
-        verdict.undecided.iter().any(|(_, why)| *why == Undecided::CounterDecreased);
-    verdict.retry_after.filter(|_| !has_decreased)
-}
-
-fn json(report: &ReconcileReport) -> impl Serialize + '_ {
-    let ReconcileReport { dry_run, since, drift, missing, retry_at, .. } = report;
-    let (charged, unknown) = (drift.map(|it| it.charged), drift.map(|it| it.unknown));
-    let (spent, unexplained) = (drift.map(|it| it.spent), drift.and_then(|it| it.unexplained));
-    let checkpoint = if report.has_new_checkpoint { "recorded" } else { "kept" };
-    list_of(&report.purchases).with(json!({
-        "dry_run": dry_run,
-        "since": since,
-        "charged": charged, "charged_micros": charged.map(Usd::as_micros),
-        "unknown": unknown, "unknown_micros": unknown.map(Usd::as_micros),
-        "spent": spent, "spent_micros": spent.map(SignedUsd::as_micros),
-        "drift": unexplained, "drift_micros": unexplained.map(SignedUsd::as_micros),
-        "missing": missing, "missing_micros": missing.map(Usd::as_micros),
-        "checkpoint": checkpoint,
-        "retry_at": retry_at,
-    }))
-}
-
 fn print(report: &ReconcileReport, out: &mut impl Write) -> Result<(), CommandError> {
     let ReconcileReport { dry_run, since, purchases, drift, missing, checkpoint, .. } = report;
     let (Some(since), Some(drift)) = (since, drift) else {
@@ -215,34 +162,4 @@ fn print(report: &ReconcileReport, out: &mut impl Write) -> Result<(), CommandEr
         writeln!(out, "missing    {missing} {recorded} recorded as spent by `{caller}` today")?;
     }
     Ok(writeln!(out, "{checkpoint}")?)
-}
-
-fn purchases(comparison: &Comparison, verdict: Option<&Verdict>) -> Vec<ReportedPurchase> {
-    let mut outcomes = HashMap::new();
-    for Decision { id, charged, proof, .. } in verdict.iter().flat_map(|verdict| &verdict.settled) {
-        let state =
-            if charged.is_some() { PurchaseState::Charged } else { PurchaseState::Released };
-        outcomes.insert(*id, (state, proof.to_string()));
-    }
-    for (id, doubt) in verdict.iter().flat_map(|verdict| &verdict.undecided) {
-        outcomes.insert(*id, (PurchaseState::Unknown, doubt.to_string()));
-    }
-    let rows = comparison.evidence.iter().map(|entry| &entry.purchase);
-    let report = |purchase: &PurchaseRecord| {
-        let first = || (PurchaseState::Unknown, "no earlier checkpoint to compare with".to_owned());
-        let (state, reason) =
-            outcomes.remove(&purchase.id).or_else(|| verdict.is_none().then(first))?;
-        Some(ReportedPurchase {
-            id: purchase.id.to_string(),
-            at: iso8601(purchase.at),
-            caller: purchase.caller.clone(),
-            service: purchase.service.name(),
-            model: purchase.model.clone(),
-            price: purchase.price,
-            price_micros: purchase.price.as_micros(),
-            state: state.name(),
-            reason,
-        })
-    };
-    rows.filter_map(report).collect()
 }

@@ -6,10 +6,10 @@ use std::net::SocketAddr;
 use tokio::net::TcpListener;
 
 use super::Exit;
-use super::serve::Signals;
-use super::sockets::bind;
 use crate::app;
 use crate::config::{Settings, socket_address};
+use crate::edge::runtime::signals::Signals;
+use crate::edge::runtime::sockets::bind;
 
 pub(super) fn address(text: &str) -> Result<SocketAddr, &'static str> {
     socket_address(text, "expected an address and a port, such as 127.0.0.1:8081")

@@ -8,9 +8,9 @@ use serde::Serialize;
 use super::{CommandError, Exit, OutputFormat, print_list};
 use crate::api::reports::list_of;
 use crate::api::reports::text::strip_controls;
-use crate::app::ledger::{self, Migration};
 use crate::clock::iso8601;
 use crate::config::{PostgresConfig, Settings, StoreConfig};
+use crate::ledger::configured::{self, Migration};
 use crate::ledger::postgres::{
     InstanceRecord, InstanceState, contract, list_instances, report_restore,
 };
@@ -58,14 +58,14 @@ pub(super) async fn store(
         // It has run without these settings.
         StoreCommand::Copy { .. } => {}
         StoreCommand::Migrate { contract: is_contraction } => {
-            ledger::open_for_command(settings, config, Migration::Allowed).await?.close();
+            configured::open_for_command(settings, config, Migration::Allowed).await?.close();
             if is_contraction {
-                contract(&ledger::postgres_target(settings, config)?).await?;
+                contract(&configured::postgres_target(settings, config)?).await?;
             }
-            writeln!(out, "the tables are up to date: {}", ledger::describe(settings))?;
+            writeln!(out, "the tables are up to date: {}", configured::describe(settings))?;
         }
         StoreCommand::Restored => {
-            let mut target = ledger::postgres_target(settings, config)?;
+            let mut target = configured::postgres_target(settings, config)?;
             target.may_migrate = config.may_migrate;
             let name = report_restore(&target).await?;
             writeln!(
@@ -86,7 +86,7 @@ async fn instances(
     format: OutputFormat,
     out: &mut impl Write,
 ) -> Result<(), CommandError> {
-    let target = ledger::postgres_target(settings, config)?;
+    let target = configured::postgres_target(settings, config)?;
     let found = list_instances(&target).await?;
     let rows: Vec<_> = found.iter().map(InstanceRow::of).collect();
     let (head, cells) =

@@ -1,10 +1,9 @@
 //! What the commands for members and groups have in common: budgets.
 
-use super::CommandError;
-use super::check::limit;
-use crate::gateway::contract::member::{self, LimitChange};
+use crate::api::reports::text::limit_text;
+use crate::gateway::contract::member;
 use crate::gateway::contract::money::{ParseUsdError, Usd};
-use crate::ledger::{Period, SpendLimit};
+use crate::ledger::{LimitChange, Period, SpendLimit};
 
 /// Reads a limit such as `5.00/day`. An error says what is wrong, then what is expected.
 pub(super) fn budget(text: &str) -> Result<SpendLimit, String> {
@@ -24,10 +23,12 @@ pub(super) fn budget(text: &str) -> Result<SpendLimit, String> {
 }
 
 /// Merges the budgets of a command. Rejects a period that is given twice.
-pub(super) fn merge_budgets(budgets: &[SpendLimit]) -> Result<SpendLimit, CommandError> {
-    budgets.iter().try_fold(SpendLimit::default(), |budget, one| {
+pub(super) fn merge_budgets<'a>(
+    budgets: impl IntoIterator<Item = &'a SpendLimit>,
+) -> Result<SpendLimit, &'static str> {
+    budgets.into_iter().try_fold(SpendLimit::default(), |budget, one| {
         if one.rows().any(|(period, _)| budget.get(period).is_some()) {
-            return Err(CommandError::usage("--budget: expected each period at most once"));
+            return Err("--budget: expected each period at most once");
         }
         Ok(one.or(budget))
     })
@@ -40,7 +41,7 @@ pub(super) fn limit_change(removes_others: bool, limits: SpendLimit) -> LimitCha
 }
 
 pub(super) fn budget_text(budget: SpendLimit) -> String {
-    limit(budget).map_or("no budget of its own".to_owned(), |limit| format!("budget {limit}"))
+    limit_text(budget).map_or("no budget of its own".to_owned(), |limit| format!("budget {limit}"))
 }
 
 #[cfg(test)]

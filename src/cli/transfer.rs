@@ -6,13 +6,13 @@ use std::sync::Arc;
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-use super::settings::{Loaded, load_with_ledger};
 use super::{CommandError, Exit};
+use crate::access::secret_file;
 use crate::access::token::Secret;
-use crate::app::ledger::postgres_target;
-use crate::app::secret;
 use crate::clock;
+use crate::config::files::load::{Loaded, load_with_ledger};
 use crate::config::{Settings, StoreConfig};
+use crate::ledger::configured::postgres_target;
 use crate::ledger::copy::{CopyEvent, MovedLedger, move_to_postgres, move_to_sqlite};
 use crate::ledger::postgres::PostgresTarget;
 
@@ -73,7 +73,7 @@ fn secret_advice(
     (file, is_file): (&Path, bool),
     out: &mut impl Write,
 ) -> Result<(), CommandError> {
-    let kept = file.with_file_name(secret::FILE_NAME);
+    let kept = file.with_file_name(secret_file::FILE_NAME);
     let shown = kept.display();
     let given = settings.secret.as_ref();
     let given = given.map(|secret| Secret::new(secret.expose().as_bytes()).fingerprint);

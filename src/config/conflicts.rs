@@ -35,6 +35,13 @@ pub(super) fn conflicts(
             "a budget.total, because access.mode is open and anyone who reaches this address can \
              spend",
         ),
+        (
+            settings.access.links
+                && matches!(settings.access.mode, AccessMode::Open | AccessMode::Host),
+            "access.links",
+            "access.mode \"members\", \"jwt\" or \"oidc\" with it: in \"open\", everyone may buy without a \
+             link, and in \"host\", the app names its users",
+        ),
         (!server.redirect.is_empty() && !has_tls, "server.redirect", "server.tls with it"),
         (!server.hsts.is_zero() && !has_tls, "server.hsts", "server.tls with it"),
         (is_shared && has_ops, "admin.listen", "an address other than those of server.listen"),
@@ -128,6 +135,8 @@ fn shared_ledger_rows(settings: &Settings, is_sandbox: bool) -> [Conflict; 2] {
             is_shared && needs_secret && settings.secret.is_none(),
             if settings.mcp.enabled {
                 "mcp.enabled"
+            } else if settings.access.links {
+                "access.links"
             } else if settings.access.proof {
                 "access.proof"
             } else {

@@ -4,9 +4,7 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
-use super::Parsed;
-
-pub(super) const PORT_OUT_OF_RANGE: &str = "the port is out of range, expected 0 to 65535";
+use super::value::{PORT_OUT_OF_RANGE, Parsed};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Listen {

@@ -1,40 +1,72 @@
-//! The settings. `proxy.toml` documents each of them.
+//! The settings. `proxy.toml` documents each of them; each of its sections has a file here, with the defaults.
 //!
 //! Invariant: [`Settings`] are valid; no later code parses or checks them again.
 
+mod access;
+mod admin;
+mod alerts;
+mod budget;
+pub mod changes;
 mod conflicts;
 mod error;
+pub mod files;
+mod gateway;
+mod jobs;
+mod jwt;
+mod limits;
 mod listen;
+mod log;
+mod mcp;
 mod models;
 mod oidc;
+mod page;
+mod purchase;
 mod raw;
 mod read;
+mod sandbox;
 mod secrets;
-mod sections;
 mod server;
 mod store;
 mod value;
 mod warnings;
 mod webhooks;
 
-use std::borrow::Cow;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::num::NonZeroU32;
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use url::Url;
+use zeroize::Zeroizing;
 
+pub use access::{AccessConfig, AccessMode};
+pub use alerts::AlertsConfig;
+pub use budget::BudgetConfig;
 pub use error::{Location, SettingError, redact_keys};
+pub use gateway::{GatewayConfig, PassthroughConfig, RequestLimit, Target};
+pub use jobs::JobsConfig;
+pub use jwt::{JwksSource, JwtConfig, TokenRules};
+pub use limits::LimitsConfig;
 pub use listen::{Listen, socket_address};
+pub use log::LogConfig;
+pub use mcp::McpConfig;
+pub use models::ModelsConfig;
 pub use oidc::{AllowRule, ClientSecret, OidcConfig};
+pub use page::{PageConfig, PresetConfig};
+pub use purchase::PurchaseConfig;
+pub use sandbox::SandboxConfig;
 pub use secrets::{DatabaseUrl, Key, SecretText};
-pub use sections::{Environment, SettingsSource};
-pub use webhooks::{AlertsConfig, WebhookConfig, WebhookSecret, WebhooksConfig};
+pub use server::{AcmeConfig, MAX_ACME_NAMES, ServerConfig, TlsConfig, TlsFiles};
+pub use store::{PostgresConfig, StoreConfig};
+pub use value::{ClaimPath, Network, UNIX_PEER};
+pub use webhooks::{WebhookConfig, WebhookSecret, WebhooksConfig};
 
-use crate::gateway::contract::catalog::{Catalog, ChatModel, Service};
-use crate::gateway::contract::money::{SpendLimit, Usd};
-use crate::gateway::contract::selection::Selection;
+use admin::{AdminConfig, DEFAULT_OPS};
+use conflicts::conflicts;
+use raw::RawSettings;
+use read::SettingsReader;
+
+use crate::gateway::contract::catalog::Catalog;
+use crate::gateway::contract::money::SpendLimit;
 
 /// All settings, validated. The default is the sandbox on loopback with open access.
 #[derive(Clone, Debug)]
@@ -66,339 +98,122 @@ pub struct Settings {
     pub log: LogConfig,
 }
 
-#[derive(Clone, Debug)]
-pub struct ServerConfig {
-    pub listen: Vec<Listen>,
-    /// Lower case, without a port.
-    pub hosts: Vec<String>,
-    pub trusted_proxies: Vec<Network>,
-    pub max_connections: usize,
-    pub max_connections_per_address: usize,
-    pub max_body_memory: usize,
-    pub header_timeout: Duration,
-    pub idle_timeout: Duration,
-    pub body_timeout: Duration,
-    pub chat_body: usize,
-    pub video_body: usize,
-    pub drain: Duration,
-    /// An https origin whose host is also in `hosts`.
-    pub public_url: Option<String>,
-    /// The path that a server in front strips: empty, or `/ai`.
-    pub prefix: String,
-    /// If `None`, `listen` is plain HTTP.
-    pub tls: Option<TlsConfig>,
-    /// Plain listeners that redirect to https.
-    pub redirect: Vec<Listen>,
-    /// The `max-age` of `Strict-Transport-Security`; zero sends none.
-    pub hsts: Duration,
-    /// How many HTTP/2 requests may be open at once on one connection.
-    pub streams: u32,
-    /// The name of this instance, if it is not host and process id.
-    pub name: Option<String>,
-}
-
-/// Where the certificate comes from.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum TlsConfig {
-    Files(TlsFiles),
-    Acme(AcmeConfig),
-}
-
-/// The certificate chain, leaf first, and its private key, as PEM files.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TlsFiles {
-    pub cert: PathBuf,
-    pub key: PathBuf,
-}
-
-/// A certificate that an ACME authority issues.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct AcmeConfig {
-    /// From 1 to [`MAX_ACME_NAMES`], of `server.hosts`.
-    pub names: Vec<String>,
-    /// An address such as `mailto:ops@example.com`.
-    pub contact: Option<String>,
-    pub directory: Url,
-    pub profile: Option<String>,
-    /// The file of the directory's trust anchors; `None` is the system's.
-    pub roots: Option<PathBuf>,
-    /// The folder of the account, the certificate and their keys.
-    pub dir: PathBuf,
-}
-
-/// The maximum number of names in one certificate.
-pub const MAX_ACME_NAMES: usize = 20;
-
-impl ServerConfig {
-    /// Returns the settings of ACME, if the certificate comes from there.
-    pub fn acme(&self) -> Option<&AcmeConfig> {
-        if let Some(TlsConfig::Acme(acme)) = &self.tls { Some(acme) } else { None }
-    }
-
-    /// Returns the files of the certificate, if an operator renews them.
-    pub fn tls_files(&self) -> Option<&TlsFiles> {
-        if let Some(TlsConfig::Files(files)) = &self.tls { Some(files) } else { None }
-    }
-
-    /// Returns the addresses of `listen` that the settings know.
-    pub fn addresses(&self) -> Vec<SocketAddr> {
-        self.listen.iter().filter_map(Listen::address).collect()
-    }
-}
-
-/// Where the ledger is.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum StoreConfig {
-    Memory,
-    Sqlite(PathBuf),
-    /// Shared with other instances.
-    Postgres(PostgresConfig),
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PostgresConfig {
-    pub address: DatabaseUrl,
-    /// The setting or the variable that has the address.
-    pub named_by: &'static str,
-    /// The file of trust anchors for TLS; `None` is the system's.
-    pub ca: Option<PathBuf>,
-    /// Whether a server creates and changes the tables.
-    pub may_migrate: bool,
-}
-
-impl StoreConfig {
-    /// Returns the ledger's file, if it is one.
-    pub fn path(&self) -> Option<&Path> {
-        match self {
-            Self::Sqlite(path) => Some(path),
-            Self::Memory | Self::Postgres(_) => None,
-        }
-    }
-}
-
-/// A network; an IPv4-mapped IPv6 address is stored as IPv4.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Network {
-    pub address: IpAddr,
-    pub prefix: u8,
-}
-
-/// Stands for the peer of a unix socket, which has no address. No TCP connection comes from it.
-pub const UNIX_PEER: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
-
-#[derive(Clone, Debug)]
-pub struct GatewayConfig {
-    pub target: Target,
-    pub connect_timeout: Duration,
-    pub chat_timeout: Duration,
-    pub video_timeout: Duration,
-    /// `None` is the one that the gateway reports.
-    pub rate_limit: Option<RequestLimit>,
-    pub max_wait: Duration,
-    /// Whether a connection may carry several requests.
-    pub keep_alive: bool,
-    pub balance_floor: Usd,
-    pub chat_fields: Vec<String>,
-    pub passthrough: Vec<PassthroughConfig>,
-}
-
-#[derive(Clone, Debug)]
-pub enum Target {
-    Sandbox,
-    Live {
-        /// https, or http to a loopback host; without query, fragment or userinfo.
-        base_url: Url,
-        keys: Vec<Key>,
-    },
-}
-
-/// At most `requests` in any interval of `period`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct RequestLimit {
-    pub requests: usize,
-    pub period: Duration,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PassthroughConfig {
-    pub method: http::Method,
-    /// An exact path below `/api/v1/`.
-    pub path: String,
-    pub price: Usd,
-}
-
-#[derive(Clone, Debug)]
-pub struct AccessConfig {
-    pub mode: AccessMode,
-    pub allowed_origins: Vec<String>,
-    /// For callers without a rule of their own.
-    pub may_buy: Selection,
-    /// Whether callers without credentials compute before they buy. Requires `budget.total.day`.
-    pub proof: bool,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum AccessMode {
-    Open,
-    Members,
-    Jwt(Box<JwtConfig>),
-    Oidc(Box<OidcConfig>),
-    /// Only for applications that embed the proxy, which name their users.
-    Host,
-}
-
-impl AccessMode {
-    /// Returns whether tollgate issues tokens and cookies, which depend on its secret.
-    pub const fn has_tokens(&self) -> bool {
-        matches!(self, Self::Members | Self::Oidc(_))
-    }
-
-    /// Returns whether users make tokens for their programs.
-    pub fn has_own_tokens(&self) -> bool {
-        matches!(self, Self::Oidc(oidc) if oidc.tokens)
-    }
-
-    pub const fn name(&self) -> &'static str {
-        match self {
-            Self::Open => "open",
-            Self::Members => "members",
-            Self::Jwt(_) => "jwt",
-            Self::Oidc(_) => "oidc",
-            Self::Host => "host",
-        }
-    }
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct JwtConfig {
-    pub token: TokenRules,
-    pub jwks: JwksSource,
-}
-
-/// Requirements for a token, and the claims that grant something.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TokenRules {
-    pub issuer: String,
-    pub audience: String,
-    pub leeway: Duration,
-    pub role_claim: Option<ClaimPath>,
-    pub budget_claim: Option<ClaimPath>,
-    pub group_claim: Option<ClaimPath>,
-    pub may_buy_claim: Option<ClaimPath>,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum JwksSource {
-    /// https, or http to a loopback host.
-    Url(Url),
-    File(PathBuf),
-}
-
-/// The names that lead from the token's outermost object to the claim.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ClaimPath(pub Vec<String>);
-
-#[derive(Clone, Copy, Debug)]
-pub struct LimitsConfig {
-    /// Per `period`.
-    pub requests: NonZeroU32,
-    pub period: Duration,
-    pub burst: NonZeroU32,
-    pub concurrent: NonZeroU32,
-}
-
-#[derive(Clone, Copy, Debug, Default)]
-pub struct BudgetConfig {
-    pub total: SpendLimit,
-    pub caller: SpendLimit,
-}
-
-#[derive(Clone, Copy, Debug)]
-pub struct PurchaseConfig {
-    pub dedupe_window: Duration,
-    pub keep_replies: Duration,
-}
-
-#[derive(Clone, Debug)]
-pub struct JobsConfig {
-    pub finished: Vec<String>,
-    pub failed: Vec<String>,
-    pub result: Vec<String>,
-    pub keep_prompts: bool,
-}
-
 /// The maximum size of an uploaded picture.
 pub const MAX_PICTURE: usize = 8 << 20;
-
-#[derive(Clone, Debug)]
-pub struct PageConfig {
-    /// If not set, only the API is served.
-    pub enabled: bool,
-    /// The folder of a static site; `None` is the built-in page.
-    pub dir: Option<PathBuf>,
-    pub fallback: Option<String>,
-    pub title: String,
-    pub media_origins: Vec<String>,
-    /// The chat model that the page preselects; the cheapest if `None`.
-    pub default_model: Option<String>,
-    /// The person to ask for a token, as the sign-in form names them.
-    pub contact: Option<String>,
-    /// System messages that the page offers.
-    pub presets: Vec<PresetConfig>,
-    /// Requires `server.public_url` and a ledger on disk.
-    pub pictures: bool,
-}
 
 /// The longest time between a quote and its first use.
 pub const QUOTE_LIFETIME: Duration = Duration::from_secs(15 * 60);
 
-/// `POST /mcp`, the endpoint for agents.
-#[derive(Clone, Debug)]
-pub struct McpConfig {
-    pub enabled: bool,
-    /// The services that have tools.
-    pub tools: Vec<Service>,
-    /// Chats from this price on need a quote.
-    pub ask: Usd,
+/// The text that settings are read from, so that reading them does no I/O.
+pub struct SettingsSource<'a> {
+    /// The name and text of the file.
+    pub file: Option<(&'a str, &'a str)>,
+    /// The folder where relative paths start; empty is the working directory.
+    pub folder: &'a Path,
+    pub environment: &'a Environment,
+    /// If not set, keys are neither required nor validated.
+    pub needs_gateway_key: bool,
+    pub key_file: &'a dyn Fn(&Path) -> Result<Zeroizing<String>, String>,
+    /// Returns settings whose files are unusable, and what was expected.
+    pub check_files: &'a dyn Fn(&Settings) -> Vec<(&'static str, String)>,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PresetConfig {
-    pub name: String,
-    pub system: String,
+/// Environment variables by name. Values are wiped on drop, because some are secret.
+pub type Environment = BTreeMap<String, Zeroizing<String>>;
+
+impl Settings {
+    /// Reads and validates all settings. Errors are sorted by location, and none contains a value.
+    pub fn read(source: &SettingsSource<'_>) -> Result<Self, Vec<SettingError>> {
+        let mut reader = SettingsReader::default();
+        let raw = RawSettings::parse(source, &mut reader.errors);
+        if raw.broken {
+            let strays = RawSettings { strays: raw.strays, ..RawSettings::default() };
+            return Err(reader.finish(&strays).0);
+        }
+        let (settings, errors, _) = interpret(source, &raw, reader);
+        if errors.is_empty() { Ok(settings) } else { Err(errors) }
+    }
+
+    /// Returns all names, as `section.name`, in the order of the documentation.
+    pub fn names() -> Vec<String> {
+        defaults().1
+    }
 }
 
-/// What `[models]` changes in the published price list.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ModelsConfig {
-    pub added: Vec<ChatModel>,
-    pub hide: Selection,
-    /// If not empty, nothing else is sold.
-    pub sell: Selection,
+impl Default for Settings {
+    fn default() -> Self {
+        defaults().0
+    }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SandboxConfig {
-    pub job_time: Duration,
-    pub reply_delay: Duration,
-    /// `None` is the one that the contract shows.
-    pub rate_limit: Option<RequestLimit>,
-    pub balance: Usd,
-    pub seed: u64,
-    /// Whether `server.listen` may be other addresses than loopback.
-    pub is_public: bool,
+fn defaults() -> (Settings, Vec<String>) {
+    let source = SettingsSource {
+        file: None,
+        folder: Path::new(""),
+        environment: &Environment::new(),
+        needs_gateway_key: true,
+        key_file: &|_| Err("no file is read here".to_owned()),
+        check_files: &|_| Vec::new(),
+    };
+    let (raw, reader) = (RawSettings::default(), SettingsReader::default());
+    let (settings, _, names) = interpret(&source, &raw, reader);
+    (settings, names)
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LogConfig {
-    /// If not set, text on a terminal, else JSON.
-    pub is_json: Option<bool>,
-    pub level: tracing::Level,
+/// Returns the settings, with defaults for those in error, all errors, and all names.
+fn interpret(
+    source: &SettingsSource<'_>,
+    raw: &RawSettings,
+    mut reader: SettingsReader,
+) -> (Settings, Vec<SettingError>, Vec<String>) {
+    let (mut key_errors, folder) = (Vec::new(), source.folder);
+    let mut keys = secrets::keys(source, &mut key_errors);
+    let base_url = raw.location_of("gateway.base_url");
+    match &base_url {
+        // Still live, so that such a command finds the same ledger.
+        Some(location) if !source.needs_gateway_key => keys = Some((location.clone(), Vec::new())),
+        Some(_) | None => reader.errors.extend(key_errors),
+    }
+    let is_sandbox = base_url.is_none() && keys.is_none();
+    let is_live = base_url.is_some() && keys.is_some();
+    let (models, catalog) = reader.section(raw, "models", models::models);
+    let gateway = reader.section(raw, "gateway", |section| gateway::gateway(section, keys));
+    let (store, store_wait) = reader.section(raw, "store", |section| {
+        let wait = section.text("wait", value::time_or_zero, Duration::ZERO);
+        (store::store(section, source, is_sandbox), wait)
+    });
+    let settings = Settings {
+        server: reader.section(raw, "server", |section| server::server(section, folder, &store)),
+        admin_listen: reader.section(raw, "admin", AdminConfig::read).listen,
+        access: reader.section(raw, "access", |section| {
+            access::access(section, source, (&catalog, &gateway.passthrough))
+        }),
+        gateway,
+        secret: secrets::secret(source, &mut reader.errors),
+        limits: reader.section(raw, "limits", LimitsConfig::read),
+        budget: reader.section(raw, "budget", BudgetConfig::read),
+        alerts: reader.section(raw, "alerts", AlertsConfig::read),
+        webhooks: webhooks::webhooks(&mut reader, raw, source),
+        purchase: reader.section(raw, "purchase", PurchaseConfig::read),
+        store,
+        store_wait,
+        mark_folders: Vec::new(),
+        jobs: reader.section(raw, "jobs", |section| jobs::jobs(section, is_sandbox)),
+        page: reader.section(raw, "page", |section| page::page(section, folder, is_sandbox)),
+        mcp: reader.section(raw, "mcp", McpConfig::read),
+        models,
+        catalog,
+        sandbox: reader.section(raw, "sandbox", SandboxConfig::read),
+        log: reader.section(raw, "log", LogConfig::read),
+    };
+    let conflicts = conflicts(&settings, raw, (is_sandbox, source.needs_gateway_key), is_live);
+    for (name, expected) in conflicts.chain((source.check_files)(&settings)) {
+        let location = raw.location_of(name).unwrap_or(Location::Unknown);
+        reader.errors.push(SettingError::new(location, format!("{name}: expected {expected}")));
+    }
+    let (errors, names) = reader.finish(raw);
+    (settings, errors, names)
 }
-
-const DEFAULT_OPS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 9464);
-
-type Parsed<T> = Result<T, Cow<'static, str>>;
 
 impl Settings {
     /// Returns the address where commands look for the ops listener if the ledger names none.
@@ -408,7 +223,8 @@ impl Settings {
 
     /// Returns whether tokens, cookies, agents' quotes or challenges depend on the secret.
     pub const fn needs_secret(&self) -> bool {
-        self.access.mode.has_tokens() || self.mcp.enabled || self.access.proof
+        let access = &self.access;
+        access.mode.has_tokens() || self.mcp.enabled || access.links || access.proof
     }
 
     /// Returns the issuer whose users call, in the modes `jwt` and `oidc`.

@@ -1,12 +1,23 @@
-//! Reads which models are sold, and which of them callers may buy.
+//! `[models]`: which models are sold, and which of them callers may buy.
 
 use std::borrow::Cow;
 
+use super::Settings;
+use super::gateway::PassthroughConfig;
 use super::read::Section;
-use super::{ModelsConfig, Parsed, PassthroughConfig, Settings, value};
+use super::value::{self, Parsed};
 use crate::api::validate::on_sale;
 use crate::gateway::contract::catalog::{Catalog, ChatModel, Service, Tier};
 use crate::gateway::contract::selection::Selection;
+
+/// The changes to the published price list.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ModelsConfig {
+    pub added: Vec<ChatModel>,
+    pub hide: Selection,
+    /// If not empty, nothing else is sold.
+    pub sell: Selection,
+}
 
 /// Returns the changes to the price list, and the models that are sold.
 pub(super) fn models(section: &mut Section<'_>) -> (ModelsConfig, Catalog) {

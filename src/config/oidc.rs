@@ -1,4 +1,4 @@
-//! Reads `[access.oidc]`: the login service whose users may call.
+//! `[access.oidc]`: the login service whose users may call.
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,8 +7,9 @@ use std::time::Duration;
 use url::Url;
 use zeroize::Zeroizing;
 
+use super::jwt::TokenRules;
 use super::read::Section;
-use super::{ClaimPath, Parsed, TokenRules, value};
+use super::value::{self, ClaimPath, Parsed, secs};
 
 /// A login service with OpenID Connect, and the rules for its users.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -67,10 +68,6 @@ impl fmt::Debug for ClientSecret {
     }
 }
 
-const DEFAULT_SESSION: Duration = Duration::from_secs(12 * 3_600);
-const MAX_SESSION: Duration = Duration::from_secs(7 * 86_400);
-const LEEWAY: Duration = Duration::from_secs(60);
-
 pub(super) fn oidc(
     section: &mut Section<'_>,
     client_secret: Option<ClientSecret>,
@@ -88,29 +85,12 @@ pub(super) fn oidc(
         Some(())
     });
     let name_claim = section.optional("name_claim", value::claim);
-    let role_claim = section.nullable("role_claim", value::claim);
-    let budget_claim = section.nullable("budget_claim", value::claim);
-    let group_claim = section.nullable("group_claim", value::claim);
-    let may_buy_claim = section.nullable("may_buy_claim", value::claim);
-    let session = section.text("session", session, DEFAULT_SESSION);
+    let name_claim = name_claim.unwrap_or_else(|| ClaimPath(vec!["preferred_username".to_owned()]));
+    let token = TokenRules::read(section, (issuer, audience), secs(60));
+    let session = section.text("session", session, secs(12 * 3_600));
     let tokens = section.switch("tokens", true);
-    Some(OidcConfig {
-        token: TokenRules {
-            issuer: issuer?,
-            audience: audience?,
-            leeway: LEEWAY,
-            role_claim,
-            budget_claim,
-            group_claim,
-            may_buy_claim,
-        },
-        client_secret,
-        scopes: scopes.join(" "),
-        allow,
-        name_claim: name_claim.unwrap_or_else(|| ClaimPath(vec!["preferred_username".to_owned()])),
-        session,
-        tokens,
-    })
+    let (token, scopes) = (token?, scopes.join(" "));
+    Some(OidcConfig { token, client_secret, scopes, allow, name_claim, session, tokens })
 }
 
 /// Entra ID's addresses for users of any tenant. Its tokens name the tenant of each user instead.
@@ -135,15 +115,11 @@ fn issuer(text: &str) -> Parsed<String> {
 
 fn scope(text: &str) -> Parsed<String> {
     let is_plain = |byte: u8| byte.is_ascii_graphic() && byte != b'"' && byte != b'\\';
-    if text.is_empty() || !text.bytes().all(is_plain) {
-        return Err("expected a scope without spaces, such as \"profile\"".into());
-    }
-    Ok(text.to_owned())
+    let is_scope = !text.is_empty() && text.bytes().all(is_plain);
+    value::accept(text, is_scope, "expected a scope without spaces, such as \"profile\"")
 }
 
 fn session(text: &str) -> Parsed<Duration> {
-    match value::time(text)? {
-        session if session <= MAX_SESSION => Ok(session),
-        _ => Err("expected a time of at most \"168h\"".into()),
-    }
+    value::time(text)?;
+    value::time_at_most(text, secs(7 * 86_400), "expected a time of at most \"168h\"")
 }

@@ -1,8 +1,8 @@
 //! Reads tables of settings, and finds names that are unknown because nothing read them.
 
-use super::Parsed;
 use super::error::{Location, SettingError, former_name, unknown_name, unknown_variable};
 use super::raw::{OTHER_VARIABLES, RawNode, RawSettings, RawTable, RawValue};
+use super::value::Parsed;
 
 #[derive(Default)]
 pub(super) struct SettingsReader {
@@ -10,6 +10,27 @@ pub(super) struct SettingsReader {
     known: Vec<String>,
     unknown: Vec<(Location, String)>,
 }
+
+/// Makes the struct of a section and the function that reads it. Each setting is a line with its form and its
+/// default, as in `pub drain: Duration = text("drain", value::time_or_zero, secs(30))`.
+macro_rules! section {
+    ($(#[$attribute:meta])* $public:vis struct $name:ident {
+        $($(#[$doc:meta])* pub $field:ident: $type:ty = $form:ident($($argument:tt)*),)*
+    }) => {
+        $(#[$attribute])*
+        #[derive(Clone, Debug)]
+        $public struct $name {
+            $($(#[$doc])* pub $field: $type,)*
+        }
+
+        impl $name {
+            pub(super) fn read(section: &mut Section<'_>) -> Self {
+                Self { $($field: section.$form($($argument)*),)* }
+            }
+        }
+    };
+}
+pub(super) use section;
 
 /// A table of settings. When it has been read, names that were never requested are unknown.
 pub(super) struct Section<'a> {
@@ -102,6 +123,11 @@ impl SettingsReader {
 }
 
 impl Section<'_> {
+    /// Reads a setting that has a reader of its own.
+    pub(super) fn with<T>(&mut self, read: impl FnOnce(&mut Self) -> T) -> T {
+        read(self)
+    }
+
     pub(super) fn text<T>(&mut self, name: &str, parse: fn(&str) -> Parsed<T>, default: T) -> T {
         self.optional(name, parse).unwrap_or(default)
     }

@@ -1,10 +1,42 @@
-//! Reads where the ledger is.
+//! `[store]`: where the ledger is.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use super::error::Location;
 use super::read::Section;
-use super::{DatabaseUrl, Parsed, PostgresConfig, SettingsSource, StoreConfig, secrets, value};
+use super::secrets::DatabaseUrl;
+use super::value::{self, Parsed};
+use super::{SettingsSource, secrets};
+
+/// Where the ledger is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum StoreConfig {
+    Memory,
+    Sqlite(PathBuf),
+    /// Shared with other instances.
+    Postgres(PostgresConfig),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PostgresConfig {
+    pub address: DatabaseUrl,
+    /// The setting or the variable that has the address.
+    pub named_by: &'static str,
+    /// The file of trust anchors for TLS; `None` is the system's.
+    pub ca: Option<PathBuf>,
+    /// Whether a server creates and changes the tables.
+    pub may_migrate: bool,
+}
+
+impl StoreConfig {
+    /// Returns the ledger's file, if it is one.
+    pub fn path(&self) -> Option<&Path> {
+        match self {
+            Self::Sqlite(path) => Some(path),
+            Self::Memory | Self::Postgres(_) => None,
+        }
+    }
+}
 
 enum StoreUrl {
     Memory,

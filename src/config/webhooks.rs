@@ -1,4 +1,4 @@
-//! Reads `[[webhooks]]`, `[alerts]`, and the secrets that webhooks are signed with.
+//! `[[webhooks]]`: the addresses that receive events, and the secrets that sign them.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,9 +11,9 @@ use zeroize::Zeroizing;
 use super::error::{Location, SettingError};
 use super::raw::RawSettings;
 use super::read::{Section, SettingsReader};
-use super::{Parsed, SettingsSource, secrets, value};
+use super::value::{self, Parsed};
+use super::{SettingsSource, secrets};
 use crate::gateway::contract::event::EventKind;
-use crate::gateway::contract::money::{Thresholds, Usd};
 
 /// What the Standard Webhooks specification allows, in bytes.
 const MIN_SECRET: usize = 24;
@@ -78,30 +78,6 @@ impl fmt::Debug for WebhookSecret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("whsec_…")
     }
-}
-
-/// What is reported before it is a problem.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct AlertsConfig {
-    /// The percentages of each budget at which `budget.threshold` is reported.
-    pub budget: Thresholds,
-    /// The balance below which `balance.low` is reported.
-    pub balance: Usd,
-}
-
-pub(super) fn alerts(section: &mut Section<'_>) -> AlertsConfig {
-    const EXPECTED: &str =
-        "expected a list of at most 4 whole percentages from 1 to 100, such as [80, 100]";
-    let percent = |number: i64| match u8::try_from(number) {
-        Ok(percent @ 1..=100) => Ok(percent),
-        _ => Err(EXPECTED.into()),
-    };
-    let percents = section.numbers("budget", percent, vec![80, 100]);
-    let budget = Thresholds::new(&percents).unwrap_or_else(|| {
-        section.error("budget", EXPECTED);
-        Thresholds::NONE
-    });
-    AlertsConfig { budget, balance: section.text("balance", value::money, Usd::dollars(10)) }
 }
 
 pub(super) fn webhooks(

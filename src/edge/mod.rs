@@ -1,10 +1,11 @@
-//! Accepts and serves connections on one core, and drains them at shutdown.
+//! Serves callers: sockets, TLS, HTTP/1 and 2, and the [`runtime`] with its threads, reloads and end.
 
 #[cfg(feature = "cli")]
 pub mod acme;
 mod connection;
 mod http2;
 mod listener;
+pub mod runtime;
 mod secure;
 pub mod tls;
 
@@ -28,7 +29,7 @@ use tracing::warn;
 pub use listener::{Acceptor, Listener, bind};
 
 use crate::clock;
-use crate::config::{Network, UNIX_PEER};
+use crate::config::{Network, ServerConfig, UNIX_PEER};
 use crate::edge::tls::Tls;
 use crate::gate::caller::limit_key;
 use crate::gate::response::Response;
@@ -70,6 +71,21 @@ pub struct ConnectionSettings {
     /// The maximum number of open HTTP/2 streams on a connection.
     pub streams: u32,
     pub metrics: Arc<Metrics>,
+}
+
+impl ConnectionSettings {
+    /// Returns the settings of plain connections, without a limit for an address.
+    pub fn new(server: &ServerConfig) -> Self {
+        Self {
+            header_timeout: server.header_timeout,
+            idle_timeout: server.idle_timeout,
+            connections: Arc::new(Semaphore::new(server.max_connections)),
+            address_limits: Arc::default(),
+            tls: None,
+            streams: server.streams,
+            metrics: Arc::default(),
+        }
+    }
 }
 
 /// The longest time that sent data may stay unacknowledged.

@@ -1,6 +1,6 @@
 //! The id, span, metrics and log lines of each request.
 //!
-//! Logs hold the route's template, never the path, query, headers or body. The exceptions are the
+//! Logs hold the endpoint's path as the table has it, never the path, query, headers or body. The exceptions are the
 //! refused value in [`RefusalLog`] and the caller's name.
 
 use std::net::IpAddr;
@@ -66,17 +66,17 @@ impl RequestScope {
         self.has_unread_body.store(false, Ordering::Relaxed);
     }
 
-    fn route_label(&self) -> &'static str {
+    fn endpoint(&self) -> &'static str {
         self.route.as_ref().map_or("none", |route| route.path)
     }
 
     pub fn span(&self) -> Span {
         let client_id = self.id.client_id();
-        let route = self.route_label();
+        let endpoint = self.endpoint();
         let trace_id = self.trace.as_ref().map(TraceContext::trace_id);
         let parent_id = self.trace.as_ref().map(TraceContext::parent_id);
         let id = self.id.unique();
-        info_span!("request", id, client_id, trace_id, parent_id, route, caller = Empty)
+        info_span!("request", id, client_id, trace_id, parent_id, endpoint, caller = Empty)
     }
 
     /// Closes the connection if the request has a body that was not read.
@@ -106,7 +106,7 @@ impl RequestScope {
     pub fn finish(&self, config: &DownstreamConfig, mut response: Response) -> Response {
         let status = response.status().as_u16();
         let elapsed = clock::now().duration_since(self.started);
-        config.metrics.request(self.route_label(), status, elapsed);
+        config.metrics.request(self.endpoint(), status, elapsed);
         let elapsed_ms = u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX);
         let problem = response.extensions().get::<Problem>();
         if let Some(problem) = problem {
@@ -117,7 +117,7 @@ impl RequestScope {
             // The ledger logs its failure once: more lines would fill a disk that is already full.
             (424 | 500..=599, Some(problem)) if *problem.kind() == LEDGER_UNAVAILABLE => {}
             (424 | 500..=599, _) if is_anonymous(&response) => {
-                if config.refusal_log.is_due("failed", self.route_label().as_bytes()) {
+                if config.refusal_log.is_due("failed", self.endpoint().as_bytes()) {
                     warn!(status, code, "request failed");
                 }
             }

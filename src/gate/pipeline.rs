@@ -1,7 +1,7 @@
 //! The path of a request, outermost layer first. Read this file first.
 //!
 //! ```text
-//! Request ─► downstream ─► Call ─► routes ─► PurchaseRequest ─► purchases
+//! Request ─► gate ─► Call ─► api ─► PurchaseRequest ─► purchases
 //!         ─► GatewayRequest ─► gateway ─► GatewayReply ─► Receipt ─► Response
 //! ```
 //! Each stage passes what it learned in a type, never in request extensions. For example, only
@@ -31,7 +31,7 @@ pub trait RequestBody: http_body::Body<Data = Bytes, Error: Into<BoxError>> + Se
 
 impl<B: http_body::Body<Data = Bytes, Error: Into<BoxError>> + Send> RequestBody for B {}
 
-/// The layers between the socket and the routes.
+/// The layers between the socket and the endpoints.
 pub struct HttpStack {
     pub config: Arc<DownstreamConfig>,
     pub routes: Routes,

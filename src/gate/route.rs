@@ -1,4 +1,4 @@
-//! The properties of a route that the layers need. All routes are in `routes::endpoints`.
+//! The properties of a route that the layers need. All routes are in `api::endpoints`.
 
 use http::header::HOST;
 use http::{HeaderMap, Method};
@@ -41,7 +41,7 @@ pub enum Auth {
     Admin,
 }
 
-/// Which pages of other origins may read a route.
+/// The pages of other origins that may read a route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CrossOrigin {
     /// Pages of `access.allowed_origins`, and navigations from anywhere.

@@ -1,4 +1,4 @@
-//! Opens TCP and TLS connections. TLS trusts the system's certificates.
+//! Opens TCP and TLS connections.
 
 use std::io;
 use std::sync::{Arc, OnceLock};
@@ -18,7 +18,7 @@ use url::Url;
 
 use super::Error;
 use super::connection::Connection;
-use crate::edge::tls::{explained, tls_config, trust_anchors};
+use crate::trust::{explained, tls_config, trust_anchors};
 
 #[derive(Clone)]
 pub(super) struct Connector {
@@ -30,6 +30,15 @@ pub(super) struct Connector {
 
 impl Connector {
     pub(super) fn new(base: &Url, connect_timeout: Duration) -> io::Result<Self> {
+        Self::with_tls(base, connect_timeout, None)
+    }
+
+    /// Trusts other certificates than those of the system, if `config` says so.
+    pub(super) fn with_tls(
+        base: &Url,
+        connect_timeout: Duration,
+        config: Option<Arc<ClientConfig>>,
+    ) -> io::Result<Self> {
         let invalid = |what: &str| io::Error::new(io::ErrorKind::InvalidInput, what.to_owned());
         let host = base.host_str().ok_or_else(|| invalid("gateway.base_url has no host"))?;
         let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
@@ -40,7 +49,7 @@ impl Connector {
                 let name = ServerName::try_from(host.clone()).map_err(|_| {
                     invalid("the host of gateway.base_url is not a valid TLS server name")
                 })?;
-                Some((TlsConnector::from(client_config()?), name))
+                Some((TlsConnector::from(config.map_or_else(client_config, Ok)?), name))
             }
             _ => None,
         };

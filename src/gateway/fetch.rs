@@ -1,7 +1,8 @@
-//! Requests to other servers than the gateway: it fetches JSON Web Key Sets and finished videos, and
-//! posts to webhooks. It sends no key and follows no redirect.
+//! Requests to other servers than the gateway: it fetches JSON Web Key Sets and finished videos, posts to
+//! webhooks, and orders certificates. It sends no key and follows no redirect.
 
 use std::io;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -13,6 +14,7 @@ use http::{HeaderMap, Method, Response, StatusCode, response};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::body::Incoming;
 use tokio::time::{timeout, timeout_at};
+use tokio_rustls::rustls::ClientConfig;
 use url::{Position, Url};
 
 use super::Error;
@@ -52,24 +54,26 @@ pub async fn fetch_document(
     let json = HeaderValue::from_static("application/jwk-set+json, application/json");
     let accept = HeaderMap::from_iter([(ACCEPT, json)]);
     let request = (Method::GET, Bytes::new());
-    let (head, body) = exchange(address, request, accept, (max_size, max_time)).await?;
+    let (head, body) = exchange(address, request, accept, (max_size, max_time), None).await?;
     if head.status != StatusCode::OK {
         return Err(io::Error::other(format!("the server returned {}", head.status)));
     }
     Ok(FetchedDocument { body, max_age: max_age(&head.headers) })
 }
 
-/// Sends a request and reads the whole reply. Errors contain no text of the reply.
-pub(super) async fn exchange(
+/// Sends a request and reads the whole reply. Errors contain no text of the reply. TLS trusts the
+/// system's certificates, unless `tls` says otherwise.
+pub async fn exchange(
     address: &Url,
     request: (Method, Bytes),
     headers: HeaderMap,
     (max_size, max_time): (usize, Duration),
+    tls: Option<Arc<ClientConfig>>,
 ) -> io::Result<(response::Parts, Bytes)> {
     let unreachable =
         |error: io::Error| io::Error::new(error.kind(), format!("no connection: {error}"));
     let fetched = async {
-        let connector = Connector::new(address, max_time).map_err(unreachable)?;
+        let connector = Connector::with_tls(address, max_time, tls).map_err(unreachable)?;
         let connection = connector.open().await.map_err(unreachable)?;
         let (method, body) = request;
         let reply = send(connection, address, method, (headers, body)).await;

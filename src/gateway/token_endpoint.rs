@@ -63,7 +63,7 @@ pub async fn request_token(
         headers.insert(AUTHORIZATION, basic(client_id, secret)?);
     }
     let request = (Method::POST, form_body(client_id, auth, form));
-    let (head, body) = exchange(endpoint, request, headers, (MAX_REPLY, MAX_TIME)).await?;
+    let (head, body) = exchange(endpoint, request, headers, (MAX_REPLY, MAX_TIME), None).await?;
     match head.status {
         StatusCode::OK => Ok(Zeroizing::new(body.into())),
         StatusCode::BAD_REQUEST | StatusCode::UNAUTHORIZED => Err(refusal(&body)),

@@ -5,11 +5,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::budgets::{amount_text, budget_text};
-use super::{Caller, Extra, Member, Selection, SubjectToken};
+use super::{Caller, Extra, Member, SubjectToken};
 use crate::clock::Date;
+use crate::gateway::contract::terms::{TERMS, amount_text, budget_text};
 
-/// Who changes something, as the audit log names it.
+/// The person or program that makes a change, as the audit log names it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Actor {
     name: Arc<str>,
@@ -45,16 +45,16 @@ pub struct AuditEntry {
     pub id: u64,
     pub at: Duration,
     pub by: Arc<str>,
-    /// What was done, such as `member.budget`.
+    /// The action, such as `member.budget`.
     pub act: Arc<str>,
-    /// Whom or what it concerns, such as `member:ann`.
+    /// The subject of the action, such as `member:ann`.
     pub of: Arc<str>,
     /// `None` if there was no value.
     pub old: Option<Arc<str>>,
     pub new: Option<Arc<str>>,
 }
 
-/// Which entries to read.
+/// The entries to read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AuditQuery {
     /// Only entries with lower numbers.
@@ -69,6 +69,8 @@ pub(super) const REVOKE_SUBJECT: &str = "subject.revoke";
 /// A user made, or revoked, a token for programs.
 pub(super) const ADD_TOKEN: &str = "token.add";
 pub(super) const REVOKE_TOKEN: &str = "token.revoke";
+pub(super) const CREATE_LINK: &str = "link.create";
+pub(super) const REVOKE_LINK: &str = "link.revoke";
 /// A limit was raised for a time; without a value, all that raised it was ended.
 pub(super) const RAISE_MEMBER: &str = "member.extra";
 /// A purchase whose outcome was unknown was settled by hand.
@@ -77,24 +79,11 @@ pub(super) const GRANT: &str = "request.grant";
 pub(super) const DECLINE: &str = "request.decline";
 
 /// Returns the values of a member that can change, each with the act that changes it.
-pub(super) fn fields(member: &Member) -> [(&'static str, Option<String>); 5] {
-    let budget = Some(budget_text(member.own_budget)).filter(|text| !text.is_empty());
-    [
-        ("member.role", Some(member.role.name().to_owned())),
-        ("member.budget", budget),
-        ("member.group", member.group.as_deref().map(str::to_owned)),
-        ("member.may_buy", member.may_buy.as_ref().map(Selection::to_string)),
-        ("token.rotate", Some(member.prefix.to_string())),
-    ]
-}
-
-/// Describes a new member, such as `role member, budget 5.00/day`.
-pub(super) fn describe(member: &Member) -> String {
-    let texts = fields(member).into_iter().filter_map(|(act, text)| {
-        let word = act.strip_prefix("member.")?.replace('_', " ");
-        Some(format!("{word} {}", text?))
-    });
-    texts.collect::<Vec<_>>().join(", ")
+pub(super) fn fields(member: &Member) -> impl Iterator<Item = (String, Option<String>)> {
+    let terms = TERMS
+        .iter()
+        .map(|term| (format!("member.{}", term.name), (term.value)(&member.terms).shown()));
+    terms.chain([("token.rotate".to_owned(), Some(member.prefix.to_string()))])
 }
 
 /// Describes a user's token, such as `laptop (tg_abc123), through 2026-11-30, budget 5.00/day`.

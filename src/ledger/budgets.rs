@@ -3,29 +3,31 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::Unavailable;
 use super::model::named_enum;
+use super::{Caller, Unavailable};
 use crate::clock::Date;
-use crate::gateway::contract::member::LimitChange;
 use crate::gateway::contract::money::{Period, SpendLimit, Thresholds, Usd};
+use crate::gateway::contract::terms::LimitChange;
 
-/// What may be spent per period, and from the balance. The ledger itself keeps the limits of groups,
+/// The limits of spending per period, and from the balance. The ledger itself keeps the limits of groups,
 /// and what [raises](Extra) a caller's.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Budgets {
-    /// Of all callers together.
+    /// The limits of all callers together.
     pub total: SpendLimit,
     pub caller: SpendLimit,
     pub token: SpendLimit,
     pub balance_floor: Usd,
-    /// Of each budget. The event `budget.threshold` reports the purchase that reaches one.
+    /// The shares of each budget that are reported: `budget.threshold` names the purchase that reaches one.
     pub thresholds: Thresholds,
 }
 
 impl Budgets {
-    /// Returns the stricter of each caller budget.
-    pub fn intersect(self, own: SpendLimit) -> Self {
-        Self { caller: self.caller.stricter(own), ..self }
+    /// Returns the budgets of a caller: the stricter of each limit. A link is worth its own amount.
+    pub fn of(self, caller: &Caller, own: SpendLimit) -> Self {
+        let is_link = matches!(caller, Caller::Link(_));
+        let caller = if is_link { own } else { self.caller.stricter(own) };
+        Self { caller, ..self }
     }
 }
 
@@ -48,12 +50,12 @@ impl Extra {
     }
 }
 
-/// What the ledger keeps about a scope's limits.
+/// The record of a scope's limits in the ledger.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct KeptLimit {
-    /// Of a group.
+    /// The limits of a group.
     pub limit: SpendLimit,
-    /// Of a caller: the sum of what is in force, until the first of it ends.
+    /// A caller's raises: the sum of those in force, until the first of them ends.
     pub extra: Option<Extra>,
 }
 
@@ -104,7 +106,7 @@ pub struct OverBudget {
     pub renews_at: Option<Duration>,
 }
 
-/// What a scope has spent in the current periods: charged, held and unknown.
+/// The spending of a scope in the current periods: charged, held and unknown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PeriodSpend {
     pub day: Usd,
@@ -142,7 +144,7 @@ impl PeriodSpend {
 pub struct Group {
     pub name: Arc<str>,
     pub budget: SpendLimit,
-    /// Those that are not revoked.
+    /// The members that are not revoked.
     pub members: u64,
 }
 
@@ -201,42 +203,4 @@ pub struct BudgetRequest {
     pub amount: Usd,
     pub reason: Arc<str>,
     pub at: Duration,
-}
-
-/// Writes limits as the ledger keeps them, such as `1.00/day 5.00/month`.
-pub(super) fn budget_text(limits: SpendLimit) -> String {
-    let rows = limits.rows();
-    let texts = rows.map(|(period, amount)| format!("{}/{}", amount_text(amount), period.name()));
-    texts.collect::<Vec<_>>().join(" ")
-}
-
-/// Reads limits of [`budget_text`]. An unreadable one must not count as none.
-pub(super) fn read_budget(text: &str) -> Option<SpendLimit> {
-    let mut limits = text.split_ascii_whitespace();
-    limits.try_fold(SpendLimit::NONE, |all, one| Some(all.or(one.parse().ok()?)))
-}
-
-/// Formats an amount such as `5.00`.
-pub(super) fn amount_text(amount: Usd) -> String {
-    amount.short().trim_start_matches('$').to_owned()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn budget_is_read_as_it_was_written() {
-        let (day, month) = (Some(Usd::mills(1_500)), Some(Usd::ZERO));
-        for budget in [
-            SpendLimit::NONE,
-            SpendLimit { day, month, ..SpendLimit::NONE },
-            SpendLimit { week: day, ever: month, ..SpendLimit::NONE },
-        ] {
-            assert_eq!(read_budget(&budget_text(budget)), Some(budget));
-        }
-        for text in ["lots", "1.00", "1.00/day lots/month"] {
-            assert_eq!(read_budget(text), None, "{text}");
-        }
-    }
 }

@@ -7,9 +7,8 @@ use std::time::Duration;
 
 use super::{Digest, Extra, Unavailable};
 use crate::gateway::contract::decimal;
-use crate::gateway::contract::member::{MemberTerms, Role};
-use crate::gateway::contract::money::SpendLimit;
-use crate::gateway::contract::selection::Selection;
+use crate::gateway::contract::member::Role;
+use crate::gateway::contract::terms::{MemberTerms, TermsChange};
 
 /// The identity that limits, budgets, idempotency keys and jobs belong to.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -19,19 +18,22 @@ pub enum Caller {
     Member(Arc<str>),
     /// A user of the web app's own login, by the `sub` of its JWT.
     Subject(Arc<str>),
+    /// The holders of a link, by its id.
+    Link(Arc<str>),
 }
 
 const MEMBER: &str = "member:";
 const SUBJECT: &str = "subject:";
+const LINK: &str = "link:";
 
 impl Caller {
     pub fn is_authenticated(written: &str) -> bool {
-        written.starts_with(MEMBER) || written.starts_with(SUBJECT)
+        [MEMBER, SUBJECT, LINK].iter().any(|kind| written.starts_with(kind))
     }
 
-    /// Returns whether it is a person or a program with a name, and not an address.
+    /// Returns whether it is a person or a program with a name, and not an address or a link.
     pub fn is_known(&self) -> bool {
-        !matches!(self, Self::Address(_))
+        matches!(self, Self::Member(_) | Self::Subject(_))
     }
 
     /// Returns the address's network of the given prefix length (for IPv4, for IPv6).
@@ -45,7 +47,7 @@ impl Caller {
                 let mask = u128::MAX.checked_shl(u128::BITS - bits.1).unwrap_or(0);
                 Some(Ipv6Addr::from_bits(address.to_bits() & mask).into())
             }
-            Self::Member(_) | Self::Subject(_) => None,
+            Self::Member(_) | Self::Subject(_) | Self::Link(_) => None,
         }
     }
 
@@ -59,7 +61,7 @@ impl Caller {
     pub fn namespace<'a>(&self, name: &'a str) -> &'a str {
         match self {
             Self::Address(_) => "open",
-            Self::Member(_) | Self::Subject(_) => name,
+            Self::Member(_) | Self::Subject(_) | Self::Link(_) => name,
         }
     }
 
@@ -89,6 +91,7 @@ impl fmt::Display for Caller {
             Self::Address(IpAddr::V6(network)) => write!(f, "{network}/64"),
             Self::Member(name) => write!(f, "{MEMBER}{name}"),
             Self::Subject(subject) => write!(f, "{SUBJECT}{subject}"),
+            Self::Link(id) => write!(f, "{LINK}{id}"),
         }
     }
 }
@@ -105,11 +108,7 @@ const MAX_NAME_LEN: usize = 64;
 pub struct Member {
     /// Never reused, even after the member is revoked.
     pub name: Arc<str>,
-    pub role: Role,
-    pub own_budget: SpendLimit,
-    pub group: Option<Arc<str>>,
-    /// `None` is `access.may_buy`.
-    pub may_buy: Option<Selection>,
+    pub terms: MemberTerms,
     /// The keyed hash of its token; the token itself is not stored.
     pub token: Digest,
     pub prefix: Arc<str>,
@@ -123,7 +122,7 @@ impl Member {
     }
 
     pub(super) fn is_active_admin(&self) -> bool {
-        self.role == Role::Admin && !self.is_revoked()
+        self.terms.role == Role::Admin && !self.is_revoked()
     }
 }
 
@@ -162,7 +161,7 @@ pub enum MemberChange {
     Add(Member),
     /// Ends its token and logins for good. Does nothing if it is revoked already.
     Revoke,
-    Update(MemberTerms),
+    Update(TermsChange),
     /// Replaces its token. The old one and its logins end.
     Rotate(Digest, Arc<str>),
     /// Raises its limits for a time, in addition to what raises them already. `None` ends all that
@@ -188,13 +187,7 @@ impl MemberChange {
         }
         Ok(match self.clone() {
             Self::Revoke => Member { revoked_at: before.revoked_at.or(Some(now)), ..before },
-            Self::Update(MemberTerms { role, budget, group, may_buy }) => Member {
-                role: role.unwrap_or(before.role),
-                own_budget: budget.apply(before.own_budget),
-                group: group.unwrap_or(before.group),
-                may_buy: may_buy.unwrap_or(before.may_buy),
-                ..before
-            },
+            Self::Update(change) => Member { terms: change.apply(before.terms), ..before },
             Self::Rotate(token, prefix) => Member { token, prefix, ..before },
             Self::Add(_) | Self::Extra(_) => before,
         })
@@ -224,6 +217,7 @@ mod tests {
             (Caller::Address(v6), false),
             (Caller::Member("ann".into()), true),
             (Caller::Subject("ann".into()), true),
+            (Caller::Link("0123456789abcdef".into()), true),
         ] {
             assert_eq!(Caller::is_authenticated(&caller.to_string()), has, "{caller}");
         }

@@ -14,11 +14,13 @@
 mod audit_log;
 mod binding;
 mod budgets;
+pub mod configured;
 #[cfg(feature = "postgres")]
 pub mod copy;
 mod engine;
 mod handle;
 mod job;
+mod link;
 mod member;
 mod model;
 mod name;
@@ -34,9 +36,10 @@ mod subject;
 mod tables;
 mod writer;
 
-pub use crate::gateway::contract::member::{LimitChange, MemberTerms, Role, is_member_name};
+pub use crate::gateway::contract::member::{Role, is_member_name};
 pub use crate::gateway::contract::money::{Period, SpendLimit, Thresholds};
 pub use crate::gateway::contract::selection::Selection;
+pub use crate::gateway::contract::terms::{LimitChange, MemberTerms, TermsChange};
 pub use audit_log::{Actor, AuditEntry, AuditQuery};
 pub use binding::AccountBinding;
 pub use budgets::{
@@ -45,6 +48,7 @@ pub use budgets::{
 };
 pub use handle::{HookFuture, Store, StoreHook, StoreOp};
 pub use job::{Job, JobNews, JobState, KeyId, PolledJobs, StatusUpdate};
+pub use link::{Link, LinkEnd};
 pub use member::{
     Caller, LoginSession, Member, MemberChange, MemberError, SecretRecord, VERSION_POLL_INTERVAL,
 };

@@ -70,7 +70,7 @@ named_enum! {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct InstanceCounts {
     pub alive: u64,
-    /// Those that were not seen for half a minute.
+    /// The servers that were not seen for half a minute.
     pub late: u64,
 }
 
@@ -331,7 +331,7 @@ pub struct SpendRow {
     pub charged: Usd,
     pub unknown: Usd,
     pub held: Usd,
-    /// What duplicates that got a kept reply would have cost.
+    /// The cost that kept replies saved their duplicates.
     pub saved: Usd,
 }
 

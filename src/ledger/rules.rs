@@ -154,14 +154,14 @@ pub(super) fn settle(
     changes.then_some((end, spent))
 }
 
-/// What the account's balance covers.
+/// The part of spending that the account's balance covers.
 ///
 /// Invariant: sales never exceed the balance. A price that was held while the gateway was asked
 /// counts as missing from its answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Credit {
     pub(super) held: u64,
-    /// All that was spent since the server started. It also serves as the watermark.
+    /// The sum spent since the server started. It also serves as the watermark.
     pub(super) spent: u64,
     pub(super) known: Option<KnownBalance>,
 }
@@ -169,7 +169,7 @@ pub(super) struct Credit {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct KnownBalance {
     pub(super) balance: Usd,
-    /// What had been spent when this balance certainly included it.
+    /// The sum spent when this balance certainly included it.
     pub(super) since: CreditWatermark,
     pub(super) as_of: Duration,
 }

@@ -263,6 +263,21 @@ const TABLES: &str = "
     CREATE UNIQUE INDEX subject_tokens ON subject_logins (issuer, subject, token)
         WHERE token IS NOT NULL;
 
+    -- Links for guests. A token is made from a row and the secret, and is in no table.
+    CREATE TABLE links (
+        number  {serial},
+        id      {text} NOT NULL UNIQUE,
+        label   {text} NOT NULL,
+        micros  {int} NOT NULL CHECK (micros >= 0),
+        may_buy {text},                     -- services and models; NULL is `access.may_buy`
+        uses    {int},                      -- the number of browsers that may open it; NULL is any
+        opened  {int} NOT NULL,
+        by      {text} NOT NULL,
+        created {int} NOT NULL,
+        until   {int} NOT NULL,
+        revoked {int}
+    ) {strict};
+
     CREATE TABLE groups (
         name   {text} PRIMARY KEY,
         budget {text} NOT NULL              -- as in `members`

@@ -1,4 +1,4 @@
-//! What a process knows of a ledger that servers share, for its writer and for its callers.
+//! A process's knowledge of a ledger that servers share, for its writer and for its callers.
 
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex};

@@ -10,7 +10,7 @@ use crate::gateway::contract::selection::Selection;
 /// No user has this name: its row stands for the issuer whose users call.
 pub(super) const NO_NAME: &str = "";
 
-/// What a login service said about a user at the last sign-in.
+/// A login service's claims about a user at the last sign-in.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SubjectTerms {
     pub role: Role,

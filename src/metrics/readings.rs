@@ -25,7 +25,7 @@ pub struct Readings {
     pub ledger_commits: Option<Histogram>,
     /// When the certificate of `server.tls` ends, since the Unix epoch.
     pub certificate_expires: Option<Duration>,
-    /// Of a shared ledger.
+    /// The counters of a shared ledger.
     pub instances: Option<InstanceReading>,
     pub shared_ledger: Option<SharedLedgerMetrics>,
     /// Whether each key is usable, in the order of the settings.

@@ -1,4 +1,4 @@
-//! What a server counts about the ledger that it shares with others.
+//! Counters of a ledger that several servers share.
 
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;

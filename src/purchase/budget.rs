@@ -14,16 +14,16 @@ use super::{DedupeBy, Delivery, Phase, PurchaseContext, PurchaseRequest, Purchas
 use crate::api::validate::Order;
 use crate::clock::{self, Instant};
 use crate::gate::problem::{
-    ATTEMPT_SUPERSEDED, BUDGET_EXHAUSTED, BudgetName, IDEMPOTENCY_KEY_REUSED, INSUFFICIENT_CREDIT,
-    LEDGER_CHANGED, LEDGER_UNAVAILABLE, PURCHASE_NOT_FOUND, Problem,
+    ATTEMPT_SUPERSEDED, IDEMPOTENCY_KEY_REUSED, LEDGER_CHANGED, LEDGER_UNAVAILABLE,
+    PURCHASE_NOT_FOUND, Problem, ShortBudget,
 };
 use crate::gateway::contract::catalog::Service;
-use crate::gateway::contract::money::{SpendLimit, Usd};
+use crate::gateway::contract::money::SpendLimit;
 use crate::gateway::{Abort, Authorization, BeforeSend, GatewayReply, Slot};
 use crate::ledger::{
     self, AccountBinding, AccountStatus, CreditWatermark, Digest, DuplicateCheck, ExistingPurchase,
-    Job, KeptReply, OverBudget, Precondition, PurchaseId, Reservation, ReserveError, ScopeKind,
-    Settlement, Store,
+    Job, KeptReply, OverBudget, Precondition, PurchaseId, Reservation, ReserveError, Settlement,
+    Store,
 };
 use crate::sync::lock;
 
@@ -322,7 +322,7 @@ pub(super) fn reservation(purchase: &PurchaseRequest, terms: &PurchaseTerms) -> 
     };
     let is_lookup = purchase.replay_or.as_ref().is_some_and(|or| or.kind() == &PURCHASE_NOT_FOUND);
     let session = &purchase.session;
-    let mut budgets = terms.limits.intersect(session.own_budget);
+    let mut budgets = terms.limits.of(&purchase.caller, session.own_budget);
     budgets.token = session.token.as_ref().map_or(SpendLimit::NONE, |token| token.budget);
     Reservation {
         id: purchase.id,
@@ -401,47 +401,20 @@ pub(super) fn not_held(
              purchase with its key; nothing was sent",
         ),
         ReserveError::KeyReused => Problem::new(&IDEMPOTENCY_KEY_REUSED),
-        ReserveError::OverBudget(over) => over_budget(&over, purchase.order.get().price),
-        // Names no balance, because callers may not see the account.
+        ReserveError::OverBudget(over) => {
+            let OverBudget { scope, period, budget: limit, remaining: left, renews_at } = over;
+            let short = ShortBudget { scope: scope.name(), period, limit, left, renews_at };
+            Problem::budget_exhausted(purchase.order.get().price, &short)
+        }
         ReserveError::InsufficientCredit => {
             binding.ensure_same_account()?;
-            Problem::new(&INSUFFICIENT_CREDIT).detail(format!(
-                "this costs {}, more than the account's prepaid balance; ask the operator of this \
-                 service to add credit",
-                purchase.order.get().price.short(),
-            ))
+            Problem::insufficient_credit(purchase.order.get().price)
         }
         ReserveError::Unavailable(error) => {
             debug!(%error, "purchase refused by ledger");
             Problem::new(&LEDGER_UNAVAILABLE).retry_after(Duration::from_secs(5))
         }
     })
-}
-
-/// Refuses a purchase that a budget does not cover now, or never.
-pub fn over_budget(over: &OverBudget, price: Usd) -> Problem {
-    let budget = BudgetName { scope: over.scope.name(), period: over.period.name() };
-    let detail = over_budget_detail(over, price);
-    Problem::new(&BUDGET_EXHAUSTED).detail(detail).for_budget(budget)
-}
-
-fn over_budget_detail(over: &OverBudget, price: Usd) -> String {
-    let whose = match over.scope {
-        ScopeKind::Total => "the budget of all callers",
-        ScopeKind::Group => "your group's budget",
-        ScopeKind::Caller => "your budget",
-        ScopeKind::Token => "your token's budget",
-    };
-    let (price_text, budget, period) = (price.short(), over.budget.short(), over.period.phrase());
-    if price > over.budget {
-        return format!("this costs {price_text}; {whose}, {budget} {period}, never covers it");
-    }
-    let renews = match over.renews_at {
-        Some(at) => format!("it renews at {}", clock::iso8601(at)),
-        None => "it does not renew".to_owned(),
-    };
-    let left = over.remaining.short();
-    format!("this costs {price_text}; {whose}, {budget} {period}, has {left} left; {renews}")
 }
 
 #[cfg(test)]

@@ -19,7 +19,6 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-pub use budget::over_budget;
 pub use waiters::Waiters;
 
 use crate::access::Session;
@@ -166,6 +165,8 @@ pub struct PurchaseRequest {
     pub id: PurchaseId,
     pub caller: Caller,
     pub session: Session,
+    /// The path of the endpoint that was called, as the table of endpoints has it.
+    pub endpoint: &'static str,
     pub order: Checked<Order>,
     pub dedupe_by: DedupeBy,
     /// The number of the attempt, from 0, if the client says it. OpenAI's SDKs do.
@@ -223,6 +224,7 @@ impl PurchaseRequest {
             id: PurchaseId::generate(),
             caller,
             session: Session::default(),
+            endpoint: "none",
             order,
             dedupe_by,
             attempt: None,

@@ -116,7 +116,7 @@ pub(super) fn log(
         Charge::Unknown => ("unknown", order.price),
     };
     metrics.purchase(service, outcome, cost.as_micros());
-    let PurchaseRequest { id: purchase, .. } = purchase;
+    let PurchaseRequest { id: purchase, endpoint, .. } = purchase;
     let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
     let (queue_ms, gateway_ms) = (millis(queue), millis(gateway));
     if matches!(charge, Charge::Paid(cost) if cost != order.price) {
@@ -124,10 +124,10 @@ pub(super) fn log(
             "charged price differs from price list");
     }
     if charge == Charge::Unknown {
-        warn!(%purchase, service, model, %cost, %caller, outcome, queue_ms, gateway_ms,
+        warn!(%purchase, endpoint, service, model, %cost, %caller, outcome, queue_ms, gateway_ms,
             "purchase outcome unknown");
     } else {
-        info!(%purchase, service, model, %cost, %caller, outcome, job, queue_ms, gateway_ms,
+        info!(%purchase, endpoint, service, model, %cost, %caller, outcome, job, queue_ms, gateway_ms,
             "purchase");
     }
 }

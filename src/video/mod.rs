@@ -259,7 +259,9 @@ impl JobRegistry {
 fn may_see(caller: &Caller, job: &Job) -> bool {
     match caller {
         Caller::Address(_) => !Caller::is_authenticated(&job.owner),
-        Caller::Member(_) | Caller::Subject(_) => *job.owner == *caller.to_string(),
+        Caller::Member(_) | Caller::Subject(_) | Caller::Link(_) => {
+            *job.owner == *caller.to_string()
+        }
     }
 }
 

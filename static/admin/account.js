@@ -1,26 +1,17 @@
 /** The tab of the gateway's account: its balance, now and over time. */
 
 import { element } from '../core/dom.js';
-import { price } from '../core/format.js';
+import { price, t } from '../core/format.js';
 import { dayName } from '../usage/period.js';
 import { figure, figures } from '../usage/usage.js';
 import { when } from './admin.js';
 
-const TEXT = {
-  balance: 'Account balance',
-  spentSoFar: 'Spent so far',
-  asOf: (at, stale) => `as of ${at}${stale ? '; the gateway has not answered since' : ''}`,
-  noBalance: 'The gateway has not reported a balance yet.',
-  balances: 'Balance',
-  noBalances: 'A chart of the balance appears after two reconciliations.',
-};
-
 export function account({ billing: { account: said, stale, checkpoints } }) {
   const points = checkpoints.map(({ at, balance_micros: micros }) => ({ at: Date.parse(at), micros })).reverse();
   return [
-    said ? figures([[TEXT.balance, price(said.balance_micros), TEXT.asOf(when(said.at), stale)], [TEXT.spentSoFar, price(said.spent_micros), '']])
-      : element('p', { text: TEXT.noBalance }),
-    points.length > 1 ? trend(points) : element('p', { class: 'hint', text: TEXT.noBalances }),
+    said ? figures([[t('funds.account'), price(said.balance_micros), t('account.asOf', when(said.at), stale)], [t('account.spent'), price(said.spent_micros), '']])
+      : element('p', { text: t('account.noBalance') }),
+    points.length > 1 ? trend(points) : element('p', { class: 'hint', text: t('account.noBalances') }),
   ];
 }
 
@@ -36,8 +27,8 @@ function trend(points) {
     made.append(...children);
     return made;
   };
-  const label = `${TEXT.balances}: ${day(first)} ${price(first.micros)}, ${day(last)} ${price(last.micros)}`;
-  return figure(TEXT.balances,
+  const label = `${t('account.balances')}: ${day(first)} ${price(first.micros)}, ${day(last)} ${price(last.micros)}`;
+  return figure(t('account.balances'),
     element('p', { class: 'scale', 'aria-hidden': 'true', text: price(most) }),
     shape('svg', { viewBox: '0 0 1000 200', preserveAspectRatio: 'none', class: 'line', role: 'img', 'aria-label': label },
       shape('polyline', { points: points.map(place).join(' '), class: 'trend', 'vector-effect': 'non-scaling-stroke' })),

@@ -1,37 +1,11 @@
 /** The admin view: everyone's spending, members, videos and the account, in tabs. The server answers admins only. */
 
 import { announce, button, byId, element, notice, saveFile } from '../core/dom.js';
-import { price } from '../core/format.js';
+import { locale, price, t, utcDay } from '../core/format.js';
 import { sentence } from '../core/problems.js';
 import { read } from '../core/site.js';
 import { aboutDays, buildView, periodOf, today } from '../usage/period.js';
-import { TEXT as SPENDING, byDay, countOf, failure, figures, ranking, SERVICES, sumOf, table } from '../usage/usage.js';
-
-const TEXT = {
-  title: 'Admin',
-  tabs: { overview: 'Overview', members: 'Members', groups: 'Groups', videos: 'Videos', account: 'Account', audit: 'Audit' },
-  asked: (count) => `Overview, ${count} ${count === 1 ? 'request' : 'requests'}`,
-  sections: 'Admin',
-  announced: (amount, days) => `${amount} in ${days} ${days === 1 ? 'day' : 'days'} by everyone`,
-  failed: 'Could not load this view.',
-  unknownOutcomes: 'Unknown outcomes',
-  byMember: 'By caller',
-  byGroup: 'By group',
-  noGroup: 'No group',
-  details: 'By caller, day and model',
-  spending: { label: 'Spending by caller, day and model', columns: ['Caller', 'Day', 'Model', 'Kind', '>Purchases', '>Spent'] },
-  unknown: (count, more, amount) => (count === 1 && !more
-    ? `1 purchase (${amount}) has an unknown outcome. ` : `${more ? 'More than ' : ''}${count} purchases (${amount}) have an unknown outcome. `),
-  open: (count) => `${count === 1 ? 'It counts' : 'They count'} as spent until settled.`,
-  // The sandbox has no account to compare with.
-  reconcile: ' To compare all of them with the account, run on the server: ',
-  which: 'Show them',
-  unknowns: { label: 'Unknown outcomes', columns: ['Time', 'Caller', 'Model', '>Price', 'ID', 'Outcome'] },
-  settle: 'Settle',
-  videos: { label: 'Latest videos', columns: ['Ordered', 'Caller', 'Model', 'State', '>Price'] },
-  noVideos: 'No videos yet.',
-  more: (count) => `Show ${count} more`,
-};
+import { byDay, countOf, failure, figures, ranking, serviceOf, sumOf, table } from '../usage/usage.js';
 
 const JOBS = 20;
 const TABS = {
@@ -42,7 +16,7 @@ let loaded = null, access = null, mode = null, tab = 'overview', jobsShown = JOB
 
 export function start(catalog) {
   ({ access, mode } = catalog);
-  return buildView('admin', TEXT.title, load);
+  return buildView('admin', t('view.admin'), load);
 }
 
 /** Called each time the view comes into sight: others spend meanwhile. */
@@ -56,10 +30,10 @@ async function load() {
     const rows = usage.rows.filter(({ day }) => day <= period.days.at(-1)).map((row) => ({ ...row, spent_micros: spentOf(row), caller: plainName(row.caller) }));
     loaded = { rows, total: sumOf(rows), saved: period.isUpToDate && usage.total.saved_micros, requests, jobs, billing, period };
     await draw();
-    announce(TEXT.announced(price(loaded.total), period.days.length));
+    announce(t('admin.announced', price(loaded.total), period.days.length));
   } catch (problem) {
     loaded = null;
-    byId('admin-body').replaceChildren(failure(TEXT.failed, problem, () => void load()));
+    byId('admin-body').replaceChildren(failure(t('admin.failed'), problem, () => void load()));
   }
 }
 
@@ -73,7 +47,7 @@ function later(get, name) {
     try {
       return await (await get())[name]({ ...all, access, reload: load });
     } catch (problem) {
-      return [failure(TEXT.failed, problem, () => void load())];
+      return [failure(t('admin.failed'), problem, () => void load())];
     }
   };
 }
@@ -84,7 +58,7 @@ const requestCards = people('requests');
 const spentOf = (row) => row.charged_micros + row.unknown_micros + row.held_micros;
 /** `ann` for `member:ann`; an address or a subject keeps its kind. */
 export const plainName = (caller) => caller.replace(/^member:/, '');
-export const when = (moment) => new Date(moment).toLocaleString([], { dateStyle: 'medium', timeStyle: 'short' });
+export const when = (moment) => new Date(moment).toLocaleString(locale, { dateStyle: 'medium', timeStyle: 'short' });
 const money = (micros) => ({ text: price(micros), by: micros });
 const time = (moment) => ({ text: when(moment), by: moment });
 
@@ -111,9 +85,9 @@ async function draw() {
   const { requests } = loaded;
   const held = byId('admin-body').contains(document.activeElement) && document.activeElement.id;
   byId('admin-body').replaceChildren(
-    element('div', { class: 'tabs', role: 'tablist', 'aria-label': TEXT.sections, keydown: keys }, names.map((name) => element('button', {
-      type: 'button', id: `admin-tab-${name}`, role: 'tab', class: 'link', text: TEXT.tabs[name],
-      ...(name === 'overview' && requests.length && { 'data-count': requests.length, 'aria-label': TEXT.asked(requests.length) }),
+    element('div', { class: 'tabs', role: 'tablist', 'aria-label': t('view.admin'), keydown: keys }, names.map((name) => element('button', {
+      type: 'button', id: `admin-tab-${name}`, role: 'tab', class: 'link', text: t(`tab.${name}`),
+      ...(name === 'overview' && requests.length && { 'data-count': requests.length, 'aria-label': t('admin.asked', requests.length) }),
       click: () => choose(name),
       'aria-selected': String(name === tab), 'aria-controls': name === tab && 'admin-panel', tabindex: name === tab ? '0' : '-1',
     }))),
@@ -127,20 +101,20 @@ async function overview({ rows, total, saved, period, billing, requests }) {
   const head = [
     ...(requests.length ? await requestCards({ requests }) : []),
     figures([
-      [name, price(total), SPENDING.purchases(countOf(rows))],
-      ...(isUpToDate && days.length > 1 ? [[SPENDING.today, price(sumOf(now)), SPENDING.purchases(countOf(now))]] : []),
-      ...(billing.unknown.count ? [[TEXT.unknownOutcomes, String(billing.unknown.count) + (billing.unknown.more ? '+' : ''), price(billing.unknown.price_micros)]] : []),
-      ...(saved ? [[SPENDING.saved, price(saved), SPENDING.savedBy]] : []),
+      [name, price(total), t('usage.purchases', countOf(rows))],
+      ...(isUpToDate && days.length > 1 ? [[t('column.today'), price(sumOf(now)), t('usage.purchases', countOf(now))]] : []),
+      ...(billing.unknown.count ? [[t('admin.unknownOutcomes'), String(billing.unknown.count) + (billing.unknown.more ? '+' : ''), price(billing.unknown.price_micros)]] : []),
+      ...(saved ? [[t('usage.saved'), price(saved), t('usage.savedBy')]] : []),
     ]), ...unknown(billing.unknown)];
-  if (!rows.length) return [...head, element('p', { class: 'empty', text: SPENDING.empty })];
+  if (!rows.length) return [...head, element('p', { class: 'empty', text: t('usage.empty') })];
   const sorted = [...rows].sort((one, other) => other.day.localeCompare(one.day) || other.spent_micros - one.spent_micros);
   return [...head,
     element('div', { class: 'pictures' }, byDay(rows, days, ({ caller }) => caller),
-      ranking(TEXT.byMember, rows, ({ caller }) => caller), ranking(SPENDING.byModel, rows, ({ model }) => model),
-      rows.some(({ group }) => group) ? ranking(TEXT.byGroup, rows, ({ group }) => group ?? TEXT.noGroup) : null),
-    element('div', { class: 'usage-head' }, element('h3', { text: TEXT.details }), button(SPENDING.save, () => void saveCsv(period), 'quiet small')),
-    table(TEXT.spending.label, TEXT.spending.columns, sorted.map((row) => [
-      row.caller, row.day, row.model, SERVICES[row.service] ?? row.service, { text: String(row.count), by: row.count }, money(row.spent_micros)]),
+      ranking(t('admin.byMember'), rows, ({ caller }) => caller), ranking(t('usage.byModel'), rows, ({ model }) => model),
+      rows.some(({ group }) => group) ? ranking(t('admin.byGroup'), rows, ({ group }) => group ?? t('admin.noGroup')) : null),
+    element('div', { class: 'usage-head' }, element('h3', { text: t('admin.details') }), button(t('usage.save'), () => void saveCsv(period), 'quiet small')),
+    table(t('admin.spending'), ['caller', 'day', 'model', 'kind', '>purchases', '>spent'], sorted.map((row) => [
+      row.caller, { text: utcDay(row.day), by: row.day }, row.model, serviceOf(row), { text: String(row.count), by: row.count }, money(row.spent_micros)]),
     { total: price(total) }),
     aboutDays(),
   ];
@@ -156,11 +130,11 @@ async function saveCsv({ query, days }) {
 function unknown({ count, more, price_micros: prices, rows }) {
   if (!count) return [];
   return [element('div', { class: 'problem', 'data-charged': 'unknown' },
-    element('p', {}, element('strong', { text: TEXT.unknown(count, more, price(prices)) }), TEXT.open(count),
-      ...(mode === 'live' ? [TEXT.reconcile, element('code', { text: 'tollgate reconcile' })] : [])),
-    element('details', {}, element('summary', { text: TEXT.which }),
-      table(TEXT.unknowns.label, TEXT.unknowns.columns,
-        rows.map((row) => [time(row.at), plainName(row.caller), row.model, money(row.price_micros), row.id, button(TEXT.settle, () => void settle(row), 'quiet small')]), { cards: true })))];
+    element('p', {}, element('strong', { text: t('admin.unknown', count, more, price(prices)) }), t('admin.open', count),
+      ...(mode === 'live' ? [t('admin.reconcile'), element('code', { text: 'tollgate reconcile' })] : [])),
+    element('details', {}, element('summary', { text: t('admin.which') }),
+      table(t('admin.unknownOutcomes'), ['time', 'caller', 'model', '>price', 'id', 'outcome'],
+        rows.map((row) => [time(row.at), plainName(row.caller), row.model, money(row.price_micros), row.id, button(t('admin.settle'), () => void settle(row), 'quiet small')]), { cards: true })))];
 }
 
 async function settle(row) {
@@ -172,11 +146,11 @@ async function settle(row) {
 }
 
 function videos({ jobs }) {
-  if (!jobs.length) return [element('p', { class: 'empty', text: TEXT.noVideos })];
+  if (!jobs.length) return [element('p', { class: 'empty', text: t('admin.noVideos') })];
   const rest = jobs.length - jobsShown;
-  return [table(TEXT.videos.label, TEXT.videos.columns, jobs.slice(0, jobsShown).map((job) =>
-    [time(job.at), plainName(job.caller), job.model, job.state, money(job.price_micros)]), { cards: true }),
-  rest > 0 ? button(TEXT.more(rest), () => {
+  return [table(t('admin.latestVideos'), ['ordered', 'caller', 'model', 'state', '>price'], jobs.slice(0, jobsShown).map((job) =>
+    [time(job.at), plainName(job.caller), job.model, t(`state.${job.state}`) ?? job.state, money(job.price_micros)]), { cards: true }),
+  rest > 0 ? button(t('page.more', rest), () => {
     jobsShown = Infinity;
     void draw();
   }) : null];

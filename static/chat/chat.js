@@ -1,37 +1,8 @@
 /** The chat view: the composer with its price. talk.js sends the messages and takes their answers in. */
 
 import { announce, button, byId, element, icon, notice, styled } from '../core/dom.js';
-import { price } from '../core/format.js';
-import { canSpend, mayAsk, whenCanSpend } from '../core/site.js';
-import { choice, conversations, whenChangedElsewhere } from '../core/store.js';
-
-export const TEXT = {
-  // The composer
-  send: (cost) => `Send · ${cost}`,
-  model: (id) => `Model: ${id}`,
-  preset: { none: 'Instructions', own: 'Custom instructions', button: (name) => `Instructions: ${name}` },
-  attached: (name) => `Added ${name} to the message.`,
-  costOf: 'This conversation: ',
-  cost: (charged, open) => [charged, open && `${open} pending`].filter(Boolean).join(' + '),
-  noneYet: 'Your conversations are kept in this browser and listed here.',
-  notLoaded: 'This part of the page could not be loaded. Try again when the service can be reached.',
-  notHere: 'This conversation is not in this browser.',
-  ideas: ['Explain something to me in three steps', 'Improve the wording of a text', 'Compare two options in a table'],
-  sandbox: {
-    lead: 'A test counter: play money, real behaviour',
-    about: 'Prices, budgets and failures work as they will with your gateway.',
-    ask: ['Answer a question', 'With a table, a price and a receipt.', 'What does each model cost? Show me a table.'],
-    video: ['Make a clip', (cost) => `From ${cost}. Watch it being made.`],
-    faults: ['Break something', 'See what a lost reply costs.', 'Say hello. '],
-  },
-  cheaper: (id, cost) => `Use ${id} · ${cost}`,
-  more: 'Ask for more budget',
-  writeFirst: 'Write a message first.',
-  waitFirst: 'Wait for the answer first, or stop waiting.',
-  tooLong: 'This conversation is too long. Start a new one or shorten the message.',
-  offline: 'You are offline, so it was not sent. Your message stays here until you are back.',
-  unreachable: 'The service cannot be reached, so it was not sent. If this lasts, reload the page: your message is kept.',
-};
+import { faultOf, price, t } from '../core/format.js';
+import { canSpend, choice, conversations, mayAsk, whenCanSpend, whenChangedElsewhere } from '../core/site.js';
 
 let catalog, model;
 let talk = null;
@@ -116,7 +87,7 @@ export function shown() {
 async function takeUp() {
   const kept = (await conversations.all()).sort((one, other) => other.at - one.at);
   const named = kept.find(({ id }) => id === namedId());
-  if (namedId() && !named) notice(TEXT.notHere, null, 'not here');
+  if (namedId() && !named) notice(t('chat.notHere'), null, 'not here');
   const first = namedId() ? named : kept[0];
   try {
     if (first) {
@@ -150,7 +121,7 @@ async function listing() {
 /** Lists the conversations again, or only the one that has changed. */
 async function showList(changedOne = null) {
   if (changedOne || await conversations.some()) return (await listing()).showList(changedOne);
-  byId('conversations').replaceChildren(element('p', { class: 'hint', text: TEXT.noneYet }));
+  byId('conversations').replaceChildren(element('p', { class: 'hint', text: t('chat.noneYet') }));
 }
 
 async function open(conversation) {
@@ -170,7 +141,7 @@ const namedId = () => (location.hash.startsWith('#chat?') ? new URLSearchParams(
 async function openNamed() {
   const id = namedId();
   const wanted = await conversations.one(id);
-  if (!wanted) return void notice(TEXT.notHere, null, 'not here');
+  if (!wanted) return void notice(t('chat.notHere'), null, 'not here');
   await talking();
   await open(wanted);
 }
@@ -186,10 +157,10 @@ function showAddress(isNew = false) {
 function changed() {
   showAddress();
   const { charged, open: unknown } = talk.cost();
-  byId('chat-cost').replaceChildren(...(charged || unknown ? [element('span', { class: 'unseen', text: TEXT.costOf }), TEXT.cost(charged && price(charged), unknown && price(unknown))] : []));
+  byId('chat-cost').replaceChildren(...(charged || unknown ? [element('span', { class: 'unseen', text: t('chat.costOf') }), [charged && price(charged), unknown && t('chat.pending', price(unknown))].filter(Boolean).join(' + ')] : []));
   showSendable();
   showPreset();
-  if (!talk.waiting() && byId('chat-fault').textContent === TEXT.waitFirst) fault('');
+  if (!talk.waiting() && byId('chat-fault').textContent === t('chat.waitFirst')) fault('');
   followScroll();
 }
 
@@ -230,7 +201,7 @@ async function pickModel(choose, current = null) {
       choose(chosen);
     });
   } catch {
-    notice(TEXT.notLoaded);
+    notice(t('chat.notLoaded'));
   }
 }
 
@@ -239,15 +210,15 @@ async function editPreset() {
     const [{ editInstructions }] = await Promise.all([import('../shell/sheets.js'), talking()]);
     editInstructions(catalog, talk.system(), (text) => void talk.setSystem(text).then(() => byId('chat-text').focus()));
   } catch {
-    notice(TEXT.notLoaded);
+    notice(t('chat.notLoaded'));
   }
 }
 
 function showPreset() {
   const text = talk ? talk.system() : choice.get('new-system') ?? '';
-  const name = (catalog.presets ?? []).find(({ system }) => system === text)?.name ?? (text ? TEXT.preset.own : '');
-  byId('chat-preset-name').textContent = name || TEXT.preset.none;
-  byId('chat-preset').ariaLabel = name ? TEXT.preset.button(name) : TEXT.preset.none;
+  const name = (catalog.presets ?? []).find(({ system }) => system === text)?.name ?? (text ? t('chat.ownInstructions') : '');
+  byId('chat-preset-name').textContent = name || t('chat.instructions');
+  byId('chat-preset').ariaLabel = name ? t('chat.preset', name) : t('chat.instructions');
   byId('chat-preset').classList.toggle('set', Boolean(text));
 }
 
@@ -265,9 +236,9 @@ function showSendable() {
 
 function showPrice() {
   showSendable();
-  byId('chat-send').textContent = TEXT.send(price(model.price_micros));
+  byId('chat-send').textContent = t('chat.send', price(model.price_micros));
   byId('chat-model').textContent = byId('chat-model').value = model.id;
-  byId('chat-model').ariaLabel = TEXT.model(model.id);
+  byId('chat-model').ariaLabel = t('chat.model', model.id);
 }
 
 /** Takes dropped or pasted files; the browser would leave the page for a dropped one. */
@@ -285,15 +256,15 @@ async function attach(files) {
     if (trouble) return fault(trouble);
     const before = byId('chat-text').value;
     write(`${before}${before && !before.endsWith('\n') ? '\n\n' : ''}${text}`);
-    announce(TEXT.attached(file.name));
+    announce(t('chat.attached', file.name));
   }
 }
 
 /** Suggestions for the first message. A click fills in the composer; only the user sends it. */
 function showStart() {
   const isTest = catalog.mode === 'sandbox';
-  if (isTest) [byId('chat-lead').textContent, byId('chat-about').textContent] = [TEXT.sandbox.lead, TEXT.sandbox.about];
-  const ideas = TEXT.ideas.map((text) => element('button', { type: 'button', class: 'quiet', text, click: () => write(text) }));
+  if (isTest) [byId('chat-lead').textContent, byId('chat-about').textContent] = [t('chat.try.lead'), t('chat.try.about')];
+  const ideas = ['1', '2', '3'].map((place) => t(`chat.idea.${place}`)).map((text) => element('button', { type: 'button', class: 'quiet', text, click: () => write(text) }));
   byId('ideas').replaceChildren(...(isTest ? cards() : ideas).map((one) => element('li', {}, one)));
   byId('ideas').classList.toggle('cards', isTest);
   byId('chat-empty').classList.add('ready');
@@ -301,17 +272,17 @@ function showStart() {
 
 /** Examples of the sandbox: an answer, a clip, and each fault. */
 function cards() {
-  const card = (tag, glyph, [name, about], properties) => element(tag, { class: 'quiet', ...properties }, icon(glyph), element('strong', { text: name }), element('span', { class: 'hint', text: about }));
-  const { ask, video: [name, about], faults } = TEXT.sandbox;
+  const card = (tag, glyph, name, properties, ...facts) => element(tag, { class: 'quiet', ...properties }, icon(glyph),
+    element('strong', { text: t(`chat.try.${name}`) }), element('span', { class: 'hint', text: t(`chat.try.${name}.about`, ...facts) }));
   const list = element('ul', { id: 'faults', class: 'faults', hidden: true }, catalog.sandbox_faults.map(({ word, does }) => element('li', {},
-    element('button', { type: 'button', class: 'link', click: () => write(faults[2] + word) }, element('code', { text: word }), element('span', { class: 'hint', text: does })))));
-  const open = card('button', 'test', faults, { type: 'button', 'aria-expanded': 'false', 'aria-controls': 'faults', click: () => {
+    element('button', { type: 'button', class: 'link', click: () => write(t('chat.try.faults.text') + word) }, element('code', { text: word }), element('span', { class: 'hint', text: faultOf(word, does) })))));
+  const open = card('button', 'test', 'faults', { type: 'button', 'aria-expanded': 'false', 'aria-controls': 'faults', click: () => {
     list.hidden = !list.hidden;
     open.ariaExpanded = String(!list.hidden);
   } });
   byId('ideas').after(list);
-  const clip = catalog.video.length && card('a', 'video', [name, about(price(Math.min(...catalog.video.map((one) => one.price_micros))))], { href: '#video' });
-  return [card('button', 'chat', ask, { type: 'button', click: () => write(ask[2]) }), clip, open].filter(Boolean);
+  const clip = catalog.video.length && card('a', 'video', 'video', { href: '#video' }, price(Math.min(...catalog.video.map((one) => one.price_micros))));
+  return [card('button', 'chat', 'ask', { type: 'button', click: () => write(t('chat.try.ask.text')) }), clip, open].filter(Boolean);
 }
 
 function write(text) {
@@ -368,12 +339,12 @@ function waysOut(than, buy) {
     try {
       (await import('../usage/usage.js')).askForMore();
     } catch {
-      notice(TEXT.notLoaded);
+      notice(t('chat.notLoaded'));
     }
   };
   return {
-    ...(other && { cheaper: Object.assign(() => buy(other), { label: TEXT.cheaper(other.id, price(other.price_micros)) }) }),
-    ...(mayAsk() && { more: Object.assign(more, { label: TEXT.more }) }),
+    ...(other && { cheaper: Object.assign(() => buy(other), { label: t('chat.cheaper', other.id, price(other.price_micros)) }) }),
+    ...(mayAsk() && { more: Object.assign(more, { label: t('usage.ask') }) }),
   };
 }
 
@@ -384,13 +355,13 @@ async function send() {
   };
   const text = byId('chat-text').value;
   // A second Enter, just after the one that sent.
-  if (!text.trim()) return talk?.waiting() ? null : refuse(TEXT.writeFirst);
-  if (navigator.onLine === false) return refuse(TEXT.offline);
+  if (!text.trim()) return talk?.waiting() ? null : refuse(t('chat.writeFirst'));
+  if (navigator.onLine === false) return refuse(t('chat.offline'));
   try {
     await takenUp;
     await talking();
   } catch {
-    return refuse(TEXT.unreachable);
+    return refuse(t('chat.unreachable'));
   }
   if (canSpend() < model.price_micros) {
     const { shortOf } = await import('../core/funds.js');
@@ -405,9 +376,9 @@ async function send() {
   }
   // An earlier press sent it, or the person saw another text.
   if (byId('chat-text').value !== text) return;
-  if (talk.waiting()) return refuse(TEXT.waitFirst);
+  if (talk.waiting()) return refuse(t('chat.waitFirst'));
   if (talk.sizeOf(text) > catalog.limits.chat_body_bytes) {
-    return refuse(TEXT.tooLong);
+    return refuse(t('problem.payload_too_large'));
   }
   const sent = talk.say(text);
   byId('chat-text').value = '';

@@ -1,9 +1,8 @@
 /** The list of conversations, with export and import; and text files in messages. */
 
 import { announce, button, byId, element, notice, saveFile } from '../core/dom.js';
-import { price } from '../core/format.js';
-import { conversations } from '../core/store.js';
-import { TEXT } from './strings.js';
+import { locale, price, t } from '../core/format.js';
+import { conversations } from '../core/site.js';
 
 const DAY = 24 * 60 * 60 * 1000;
 /** Older ones are found by search only. */
@@ -25,7 +24,7 @@ export function start(view) {
   byId('conversations').addEventListener('keydown', followKeys);
   byId('export-all').addEventListener('click', async () => {
     byId('menu').hidePopover();
-    saveJson(await sorted(), TEXT.fileNames.all);
+    saveJson(await sorted(), t('talk.file.all'));
   });
   byId('export-json').addEventListener('click', () => saveJson([chat.current()], chat.current().title));
   byId('import-file').addEventListener('change', async () => {
@@ -67,14 +66,14 @@ function draw() {
   const listed = all.slice(0, Math.min(room, MOST));
   const before = rows;
   rows = new Map(listed.map((one) => [one.id, rowOf(one, before.get(one.id))]));
-  const groups = Map.groupBy(listed, (one) => (one.pinned ? TEXT.pinned : ageOf(one.at)));
+  const groups = Map.groupBy(listed, (one) => (one.pinned ? t('talk.pinned') : ageOf(one.at)));
   const parts = [...groups].flatMap(([age, those]) => {
     const known = [...list.querySelectorAll('h3')].find(({ textContent }) => textContent === age);
     const group = known?.nextSibling ?? element('ul');
     arrange(group, those.map(({ id }) => rows.get(id).item));
     return [known ?? element('h3', { text: age }), group];
   });
-  const hint = all.length > MOST ? TEXT.older(all.length - MOST) : all.length ? '' : TEXT.noneYet;
+  const hint = all.length > MOST ? t('talk.older', all.length - MOST) : all.length ? '' : t('chat.noneYet');
   arrange(list, [...parts, ...(hint ? [element('p', { class: 'hint', text: hint })] : [])]);
   // A row that has moved, or was made again, has lost the focus.
   if (held && document.activeElement === document.body) {
@@ -106,16 +105,16 @@ function arrange(parent, children) {
   });
 }
 
-const months = new Intl.DateTimeFormat([], { month: 'long', year: 'numeric' });
+const months = new Intl.DateTimeFormat(locale, { month: 'long', year: 'numeric' });
 
 function ageOf(at) {
   const midnight = new Date().setHours(0, 0, 0, 0);
-  if (at >= midnight) return TEXT.today;
-  if (at >= midnight - DAY) return TEXT.yesterday;
-  return at >= midnight - 7 * DAY ? TEXT.week : months.format(at);
+  if (at >= midnight) return t('talk.today');
+  if (at >= midnight - DAY) return t('talk.yesterday');
+  return at >= midnight - 7 * DAY ? t('talk.week') : months.format(at);
 }
 
-const nameOf = ({ title }) => title || TEXT.untitled;
+const nameOf = ({ title }) => title || t('talk.untitled');
 
 /** The row of a conversation: the `known` one if it says the same. */
 function rowOf(conversation, known) {
@@ -136,9 +135,9 @@ function row({ id, pinned }, name) {
   const item = element('li', { 'data-id': id },
     element('button', { type: 'button', class: 'link', dir: 'auto', text: name, title: name, 'aria-keyshortcuts': 'F2 Delete', click: () => take(now()) }),
     element('span', { class: 'acts' },
-      act('pen', TEXT.rename, TEXT.renameOf(name), () => rename(now(), item)),
-      act('bin', TEXT.delete, TEXT.deleteOf(name), () => remove(now())),
-      act('pin', TEXT.pin, TEXT.pinOf(name), () => pin(now()), { 'aria-pressed': pinned ? 'true' : 'false' })));
+      act('pen', t('talk.rename'), t('talk.renameOf', name), () => rename(now(), item)),
+      act('bin', t('talk.delete'), t('talk.deleteOf', name), () => remove(now())),
+      act('pin', t('talk.pin'), t('talk.pinOf', name), () => pin(now()), { 'aria-pressed': pinned ? 'true' : 'false' })));
   return item;
 }
 
@@ -163,7 +162,7 @@ async function pin(conversation) {
   const latest = await chat.change(conversation, (one) => { one.pinned = !one.pinned; });
   await showList(latest);
   if (!hasMovedOn()) actOf(latest.id, 2)?.focus();
-  announce((latest.pinned ? TEXT.pinnedNow : TEXT.unpinned)(nameOf(conversation)));
+  announce(t(latest.pinned ? 'talk.pinnedNow' : 'talk.unpinned', nameOf(conversation)));
 }
 
 async function take(conversation) {
@@ -180,7 +179,7 @@ function hasMovedOn(from = null) {
 }
 
 function rename(conversation, item) {
-  const field = element('input', { type: 'text', value: conversation.title, 'aria-label': TEXT.newName(nameOf(conversation)), maxlength: 200 });
+  const field = element('input', { type: 'text', value: conversation.title, 'aria-label': t('talk.newName', nameOf(conversation)), maxlength: 200 });
   const end = async () => {
     // The form stands in the row, so the row is made again.
     rows.delete(conversation.id);
@@ -196,11 +195,11 @@ function rename(conversation, item) {
     if (title && conversation.id === chat.current().id) byId('chat-heading').textContent = title;
     field.blur();
     await end();
-    if (title) announce(TEXT.renamed(title));
+    if (title) announce(t('talk.renamed', title));
   };
   renaming = conversation.id;
   item.replaceChildren(element('form', { class: 'rename', submit: save },
-    field, element('button', { type: 'submit', class: 'quiet small', text: TEXT.save })));
+    field, element('button', { type: 'submit', class: 'quiet small', text: t('page.save') })));
   field.addEventListener('keydown', (event) => {
     if (event.key !== 'Escape') return;
     event.preventDefault();
@@ -218,15 +217,15 @@ async function remove(conversation) {
   await conversations.delete(conversation.id);
   const wasOpen = conversation.id === chat.current().id;
   const waits = kept.turns.some(({ state }) => state === 'sent' || state === 'left');
-  const undo = button(TEXT.undo, async () => {
+  const undo = button(t('talk.undo'), async () => {
     shown.remove();
     await conversations.put(kept);
     if (wasOpen) await chat.open(kept);
     await showList();
-    announce(TEXT.restored(nameOf(kept)));
+    announce(t('talk.restored', nameOf(kept)));
     if (!hasMovedOn()) byId('chat-text').focus();
   });
-  const shown = notice(TEXT.deleted(nameOf(kept), waits), undo, 'deleted');
+  const shown = notice(t('talk.deleted', nameOf(kept), waits), undo, 'deleted');
   if (wasOpen) await chat.open(chat.fresh());
   await showList();
   if (!hasMovedOn()) (actOf(all[Math.min(place, all.length - 1)]?.id, 1) ?? byId('new-conversation')).focus();
@@ -267,35 +266,35 @@ const outgoing = ({ question, answer, model, costMicros, at, state, problem }) =
 /** Hands one conversation to another app, if the person picks one. */
 async function share(conversation) {
   try {
-    await navigator.share({ title: conversation.title || TEXT.exported.untitled, text: asMarkdown(conversation) });
+    await navigator.share({ title: conversation.title || t('talk.exported.untitled'), text: asMarkdown(conversation) });
   } catch (error) {
-    if (error.name !== 'AbortError') notice(TEXT.notShared);
+    if (error.name !== 'AbortError') notice(t('talk.notShared'));
   }
 }
 
 /** One conversation with the model and the price of each answer. */
 function asMarkdown({ title, turns }) {
   const parts = turns.flatMap(({ question, answer, model, costMicros, at }) => [
-    `## ${TEXT.exported.question(new Date(at).toLocaleString())}`, question,
-    `## ${TEXT.exported.answer(model, price(costMicros))}`, answer ?? TEXT.exported.noAnswer,
+    `## ${t('talk.exported.question', new Date(at).toLocaleString(locale))}`, question,
+    `## ${model}, ${price(costMicros)}`, answer ?? t('talk.exported.noAnswer'),
   ]);
-  return `${[`# ${title || TEXT.exported.untitled}`, ...parts].join('\n\n')}\n`;
+  return `${[`# ${title || t('talk.exported.untitled')}`, ...parts].join('\n\n')}\n`;
 }
 
 function save(text, name, ending) {
-  const plain = (name || TEXT.fileNames.one).replace(/[^\p{L}\p{N}]+/gu, '-').replace(/^-|-$/g, '').slice(0, 60) || TEXT.fileNames.one;
+  const plain = (name || t('talk.file.one')).replace(/[^\p{L}\p{N}]+/gu, '-').replace(/^-|-$/g, '').slice(0, 60) || t('talk.file.one');
   saveFile(text, `${plain}.${ending}`, ending === 'md' ? 'text/markdown' : 'application/json');
 }
 
 /** Overwrites nothing. */
 async function importFile(file) {
-  const refuse = (why) => notice(TEXT.notImported(file.name, why), null, 'import');
-  if (file.size > LARGEST) return refuse(TEXT.tooLarge);
+  const refuse = (why) => notice(t('talk.notImported', file.name, why), null, 'import');
+  if (file.size > LARGEST) return refuse(t('talk.tooLarge'));
   let incoming;
   try {
     incoming = checked(JSON.parse(await file.text()));
   } catch (error) {
-    return refuse(error instanceof Fault ? error.message : TEXT.notJson);
+    return refuse(error instanceof Fault ? error.message : t('talk.notJson'));
   }
   const sum = { added: 0, there: 0, copied: 0 };
   for (const conversation of incoming) {
@@ -306,13 +305,13 @@ async function importFile(file) {
       continue;
     }
     const id = before ? `${Date.now()}-${Math.random()}` : conversation.id;
-    if (!(await conversations.put({ ...conversation, id, title: before ? TEXT.exported.copyOf(conversation.title) : conversation.title }))) {
-      return notice(TEXT.noRoom, null, 'import');
+    if (!(await conversations.put({ ...conversation, id, title: before ? t('talk.copyOf', conversation.title) : conversation.title }))) {
+      return notice(t('talk.noRoom'), null, 'import');
     }
     sum[before ? 'copied' : 'added'] += 1;
   }
-  const parts = TEXT.importedParts(sum.added, sum.there, sum.copied).filter(Boolean).join(', ');
-  notice(TEXT.imported(file.name, parts), null, 'import');
+  const parts = [t('talk.added', sum.added), sum.there && t('talk.there', sum.there), sum.copied && t('talk.copies', sum.copied)].filter(Boolean).join(', ');
+  notice(t('talk.imported', file.name, parts), null, 'import');
 }
 
 const fingerprint = ({ title, turns }) => JSON.stringify([title, turns.map(({ question, answer, model, at }) => [question, answer, model, at])]);
@@ -321,37 +320,37 @@ class Fault extends Error {}
 
 /** The conversations of an export. Throws a `Fault` that names the wrong field. */
 function checked(file) {
-  if (file?.format !== FORMAT) throw new Fault(TEXT.notOurs);
-  if (file.version !== VERSION) throw new Fault(TEXT.otherVersion(file.version, VERSION));
-  const all = demand(Array.isArray, file.conversations, 'conversations', 'a list');
+  if (file?.format !== FORMAT) throw new Fault(t('talk.notOurs'));
+  if (file.version !== VERSION) throw new Fault(t('talk.otherVersion', file.version, VERSION));
+  const all = demand(Array.isArray, file.conversations, 'conversations', 'list');
   return all.map((one, place) => {
     const where = `conversations[${place}]`;
-    demand(isObject, one, where, 'an object');
-    const turns = demand(Array.isArray, one.turns, `${where}.turns`, 'a list').map((turn, at) => incomingTurn(turn, `${where}.turns[${at}]`));
-    const aside = demand(Array.isArray, one.aside ?? [], `${where}.aside`, 'a list').map((branch, at) => {
+    demand(isObject, one, where, 'object');
+    const turns = demand(Array.isArray, one.turns, `${where}.turns`, 'list').map((turn, at) => incomingTurn(turn, `${where}.turns[${at}]`));
+    const aside = demand(Array.isArray, one.aside ?? [], `${where}.aside`, 'list').map((branch, at) => {
       const here = `${where}.aside[${at}]`;
-      demand(isObject, branch, here, 'an object');
-      const those = demand(Array.isArray, branch.turns, `${here}.turns`, 'a list').map((turn, which) => incomingTurn(turn, `${here}.turns[${which}]`));
-      return { id: crypto.getRandomValues(new Uint32Array(2)).join('-'), after: turns[branch.after]?.key ?? null, at: demand(isTime, branch.at, `${here}.at`, 'a time'), turns: those };
+      demand(isObject, branch, here, 'object');
+      const those = demand(Array.isArray, branch.turns, `${here}.turns`, 'list').map((turn, which) => incomingTurn(turn, `${here}.turns[${which}]`));
+      return { id: crypto.getRandomValues(new Uint32Array(2)).join('-'), after: turns[branch.after]?.key ?? null, at: demand(isTime, branch.at, `${here}.at`, 'time'), turns: those };
     });
     return {
       id: demand(isText, one.id, `${where}.id`, 'text'), title: demand(isText, one.title, `${where}.title`, 'text'),
-      at: demand(isTime, one.at, `${where}.at`, 'a time'), system: demand(isText, one.system ?? '', `${where}.system`, 'text'), turns, aside,
+      at: demand(isTime, one.at, `${where}.at`, 'time'), system: demand(isText, one.system ?? '', `${where}.system`, 'text'), turns, aside,
     };
   });
 }
 
 function incomingTurn(turn, where) {
-  demand(isObject, turn, where, 'an object');
+  demand(isObject, turn, where, 'object');
   const made = {
     // No key of a purchase: an imported answer can be read, and never asked for.
     key: `imported-${crypto.getRandomValues(new Uint32Array(3)).join('-')}`, ledger: null,
     question: demand(isText, turn.question, `${where}.question`, 'text'),
-    answer: turn.answer === null ? null : demand(isText, turn.answer, `${where}.answer`, 'text or null'),
+    answer: turn.answer === null ? null : demand(isText, turn.answer, `${where}.answer`, 'textOrNull'),
     model: demand(isText, turn.model, `${where}.model`, 'text'),
-    costMicros: demand(isAmount, turn.costMicros ?? turn.tollMicros, `${where}.costMicros`, 'a whole number of micro-dollars'),
-    at: demand(isTime, turn.at, `${where}.at`, 'a time'),
-    state: demand((state) => STATES.includes(state), turn.state, `${where}.state`, `one of ${STATES.join(', ')}`),
+    costMicros: demand(isAmount, turn.costMicros ?? turn.tollMicros, `${where}.costMicros`, 'amount'),
+    at: demand(isTime, turn.at, `${where}.at`, 'time'),
+    state: demand((state) => STATES.includes(state), turn.state, `${where}.state`, 'oneOf'),
     problem: null,
   };
   if (made.state === 'done') return { ...made, answer: demand(isText, turn.answer, `${where}.answer`, 'text') };
@@ -361,7 +360,7 @@ function incomingTurn(turn, where) {
 
 function demand(holds, value, where, wanted) {
   if (holds(value)) return value;
-  throw new Fault(TEXT.expected(where, wanted));
+  throw new Fault(t('talk.expected', where, t(`talk.shape.${wanted}`, STATES.join(', '))));
 }
 
 const isObject = (value) => value !== null && typeof value === 'object' && !Array.isArray(value);
@@ -371,14 +370,14 @@ const isTime = (value) => Number.isSafeInteger(value) && !Number.isNaN(new Date(
 
 /** The file as a part of a message: `{text}`, or `{trouble}` if it is no text or too large. */
 export async function inlined(file, mostBytes) {
-  if (file.size > mostBytes) return { trouble: TEXT.fileTooLarge(file.name) };
+  if (file.size > mostBytes) return { trouble: t('talk.fileTooLarge', file.name) };
   let text;
   try {
     text = new TextDecoder('utf-8', { fatal: true }).decode(await file.arrayBuffer());
   } catch {
-    return { trouble: TEXT.notText(file.name) };
+    return { trouble: t('talk.notText', file.name) };
   }
-  if (text.includes('\0')) return { trouble: TEXT.notText(file.name) };
+  if (text.includes('\0')) return { trouble: t('talk.notText', file.name) };
   // The fence is longer than any in the file.
   const longest = (text.match(/`{3,}/g) ?? []).reduce((most, { length }) => Math.max(most, length), 2);
   const fence = '`'.repeat(longest + 1);

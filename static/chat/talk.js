@@ -2,10 +2,9 @@
 
 import { canAskAgain, commit, draft, follow, keepsKey, serverRemembers, whenSettled } from '../core/buying.js';
 import { announce, byId, clearReadOut, readOut } from '../core/dom.js';
-import { price } from '../core/format.js';
+import { price, t } from '../core/format.js';
 import { spoken } from '../core/problems.js';
-import { choice, conversations, purchases, whenChangedElsewhere } from '../core/store.js';
-import { TEXT } from './strings.js';
+import { choice, conversations, purchases, whenChangedElsewhere } from '../core/site.js';
 import { draw, retryIn, tick, wordsOf } from './turns.js';
 
 /**
@@ -115,7 +114,7 @@ async function buyTurn(conversation, question, model, instead = null) {
   });
   show();
   bringIntoView();
-  announce(TEXT.sent(model.id));
+  announce(t('talk.sent', model.id));
   void composer.showList(latest);
   sentAt.set(record.key, Date.now());
   await buy(record);
@@ -125,8 +124,8 @@ async function buyTurn(conversation, question, model, instead = null) {
 /** Sends a purchase, and shows how long the page waits before it tries again. */
 const buy = (record, how = {}) => commit(record, {
   ...how,
-  onRetry: ({ code }, seconds) => retryIn(record.key, seconds, code === 'connection_lost' ? 'lost' : 'busy'),
-  onProof: (seconds) => retryIn(record.key, seconds, 'checking'),
+  onRetry: ({ code }, seconds) => retryIn(record.key, seconds, code === 'connection_lost' ? 'talk.lost' : 'talk.busy'),
+  onProof: (seconds) => retryIn(record.key, seconds, 'page.proving'),
 });
 
 /** Moves the turns from this place on to an older version. One of refusals only is dropped. */
@@ -158,9 +157,9 @@ function versions(after) {
   if (here) all.push({ id: here.key, at: here.at });
   const ids = all.sort((one, other) => one.at - other.at).map(({ id }) => id);
   const switchTo = async (id, by) => {
-    if (waiting()) return announce(TEXT.waitFirst);
+    if (waiting()) return announce(t('chat.waitFirst'));
     await bringBack(id);
-    announce(TEXT.versionShown(ids.indexOf(id) + 1, ids.length));
+    announce(t('talk.versionShown', ids.indexOf(id) + 1, ids.length));
     const shown = current.turns[current.turns.findIndex(({ key }) => key === after) + 1];
     [...byId('turns').children].find((item) => item.dataset.key === shown?.key)?.querySelector(`[data-step="${by}"]`)?.focus();
   };
@@ -181,11 +180,11 @@ async function settle(record) {
   const turn = everyTurn(conversation).find((one) => one.key === record.key);
   if (!turn) return;
   void composer.showList(conversation);
-  if (conversation.id !== current.id) return announce(TEXT.receivedElsewhere(conversation.title));
+  if (conversation.id !== current.id) return announce(t('talk.receivedElsewhere', conversation.title));
   show(turn);
   if (turn === conversation.turns.at(-1)) bringIntoView();
   if (turn.state !== 'done') return announce(spoken(turn.problem));
-  announce(TEXT.received(price(turn.costMicros)));
+  announce(t('talk.received', price(turn.costMicros)));
   readOut(wordsOf(turn.key));
 }
 
@@ -250,13 +249,13 @@ export async function stopWaiting() {
   if (!turn) return;
   await changeTurn(current, turn.key, { state: 'left' });
   show();
-  announce(TEXT.stoppedWaiting);
+  announce(t('talk.stoppedWaiting'));
   byId('chat-text').focus();
 }
 
 /** Shows the current conversation; `news` is the turn that has just changed. */
 function show(news = null) {
-  byId('chat-heading').textContent = current.title || TEXT.fresh;
+  byId('chat-heading').textContent = current.title || t('talk.fresh');
   byId('chat-empty').hidden = everyTurn(current).length > 0;
   for (const id of ['keep', 'new-here']) byId(id).hidden = everyTurn(current).length === 0;
   byId('chat-stop').hidden = !waiting();
@@ -282,20 +281,20 @@ export function editLast() {
 
 function offers(turn) {
   const rewrite = () => {
-    if (waiting()) return announce(TEXT.waitFirst);
+    if (waiting()) return announce(t('chat.waitFirst'));
     edit(turn.key);
     composer.write(turn.question);
   };
   const isLast = () => turn.key === current.turns.at(-1)?.key;
   const repeat = async (model = modelOf(turn)) => {
-    if (waiting()) return announce(TEXT.waitFirst);
+    if (waiting()) return announce(t('chat.waitFirst'));
     const instead = turn.state === 'done' || isLast() ? turn.key : null;
     if (!instead && turn.state === 'refused') {
       await change(current, (latest) => { latest.turns = latest.turns.filter((one) => one.key !== turn.key); });
     }
     await buyTurn(current, turn.question, model, instead);
   };
-  const again = () => (keepsKey({ ...turn, kind: 'chat' }) ? send({ again: true }, TEXT.sentAgain(turn.model)) : repeat());
+  const again = () => (keepsKey({ ...turn, kind: 'chat' }) ? send({ again: true }, t('talk.sentAgain', turn.model)) : repeat());
   const other = () => composer.pickModel((model) => repeat(model));
   const send = async (how, text) => {
     const record = await purchases.one(turn.key);
@@ -307,8 +306,8 @@ function offers(turn) {
   };
   if (turn.state === 'done') return { edit: rewrite, again, other };
   if (turn.state === WAITING || turn.state === 'left') return {};
-  const same = () => send({}, TEXT.checking);
-  const atRisk = () => send({ atRisk: true }, TEXT.sentAgain(turn.model));
+  const same = () => send({}, t('talk.checking'));
+  const atRisk = () => send({ atRisk: true }, t('talk.sentAgain', turn.model));
   const offered = { edit: rewrite, again, ...(turn.problem?.code === 'budget_exhausted' && composer.waysOut(modelOf(turn), repeat)) };
   if (turn.state !== 'unknown' || turn.problem.code === 'untraceable') return offered;
   return canAskAgain({ ...turn, kind: 'chat' }) ? { same } : { atRisk };
@@ -320,7 +319,7 @@ export function edit(key) {
   const place = current.turns.findIndex((turn) => turn.key === key);
   const after = place < 0 ? 0 : current.turns.length - place - 1;
   byId('editing').hidden = !key;
-  byId('editing-text').textContent = TEXT.editing(after);
+  byId('editing-text').textContent = t('talk.editing', after);
   show();
 }
 

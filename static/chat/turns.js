@@ -1,10 +1,9 @@
 /** The turns as they are shown: each question, its answer or problem, and their actions. */
 
 import { announce, button, byId, copy, element, icon } from '../core/dom.js';
-import { price } from '../core/format.js';
+import { locale, price, t } from '../core/format.js';
 import { prose } from '../core/markdown.js';
 import { problemCard } from '../core/problems.js';
-import { TEXT } from './strings.js';
 
 /** Longer questions are folded at first. */
 const LONG = 1200;
@@ -54,11 +53,11 @@ export function draw(conversation, view, news) {
   while (list.children.length > items.length) list.lastChild.remove();
 }
 
-/** Shows from now on that the page sends this purchase, perhaps again, in so many seconds, and why. */
+/** Shows from now on that the page sends this purchase, perhaps again, in so many seconds. `why` is a key of the table of texts. */
 export function retryIn(key, seconds, why) {
-  const say = TEXT.retrying[why];
-  const isSaid = why === 'checking' && retries.get(key)?.say === say;
-  retries.set(key, { until: Date.now() + seconds * 1000, say });
+  const say = (left) => t(why, left);
+  const isSaid = why === 'page.proving' && retries.get(key)?.why === why;
+  retries.set(key, { until: Date.now() + seconds * 1000, why, say });
   if (!isSaid) announce(say(Math.ceil(seconds)));
   tick();
 }
@@ -70,10 +69,10 @@ export function tick() {
     const { until = 0, say } = retries.get(key) ?? {};
     const wait = Math.ceil((until - Date.now()) / 1000);
     const [text, clock] = box.children;
-    const said = wait > 0 ? say(wait) : TEXT.answering(model);
+    const said = wait > 0 ? say(wait) : t('talk.answering', model);
     if (text.textContent !== said) text.textContent = said;
     clock.hidden = wait > 0;
-    clock.textContent = TEXT.waited(Math.max(0, Math.round((Date.now() - Number(since)) / 1000)), usual);
+    clock.textContent = t('talk.waited', Math.max(0, Math.round((Date.now() - Number(since)) / 1000)), usual);
   }
 }
 
@@ -117,11 +116,11 @@ function copyAct(text) {
     made.replaceChildren(icon(glyph));
     made.ariaLabel = made.title = name;
   };
-  const made = act('copy', TEXT.copy, async () => {
+  const made = act('copy', t('page.copy'), async () => {
     if (!(await copy(text()))) return;
     clearTimeout(timer);
-    mark('tick', TEXT.copied);
-    timer = setTimeout(() => mark('copy', TEXT.copy), MARKED);
+    mark('tick', t('page.copied'));
+    timer = setTimeout(() => mark('copy', t('page.copy')), MARKED);
   });
   return made;
 }
@@ -131,14 +130,14 @@ function question(turn, { edit: rewrite }, isEdited, others) {
   const bubble = element('div', { class: 'bubble' }, text);
   if (turn.question.length > LONG) {
     text.classList.add('folded');
-    const more = button(TEXT.showAll, () => {
-      more.textContent = text.classList.toggle('folded') ? TEXT.showAll : TEXT.showLess;
+    const more = button(t('talk.showAll'), () => {
+      more.textContent = text.classList.toggle('folded') ? t('talk.showAll') : t('talk.showLess');
     }, 'link small');
     bubble.append(more);
   }
   return element('li', { class: isEdited ? 'mine edited' : 'mine', 'data-key': turn.key },
-    element('article', { 'aria-label': isEdited ? TEXT.youEdited : TEXT.you }, bubble,
-      element('footer', {}, copyAct(() => turn.question), rewrite && act('edit', TEXT.edit, rewrite)), others.ids.length > 1 ? switcher(others) : null));
+    element('article', { 'aria-label': isEdited ? t('talk.youEdited') : t('talk.you') }, bubble,
+      element('footer', {}, copyAct(() => turn.question), rewrite && act('edit', t('talk.edit'), rewrite)), others.ids.length > 1 ? switcher(others) : null));
 }
 
 /** `‹ 2/3 ›`: the versions of a message, with what followed each. */
@@ -147,10 +146,10 @@ function switcher({ ids, place, show: switchTo }) {
     type: 'button', class: 'link small', text, 'aria-label': name, 'data-step': by,
     'aria-disabled': ids[place + by] === undefined && 'true', click: () => ids[place + by] !== undefined && switchTo(ids[place + by], by),
   });
-  return element('span', { class: 'versions', role: 'group', 'aria-label': TEXT.versions },
-    step(-1, '‹', TEXT.previousVersion),
-    element('span', { 'aria-label': TEXT.versionOf(place + 1, ids.length), role: 'img', text: `${place + 1}/${ids.length}` }),
-    step(1, '›', TEXT.nextVersion));
+  return element('span', { class: 'versions', role: 'group', 'aria-label': t('talk.versions') },
+    step(-1, '‹', t('talk.previousVersion')),
+    element('span', { 'aria-label': t('talk.versionOf', place + 1, ids.length), role: 'img', text: `${place + 1}/${ids.length}` }),
+    step(1, '›', t('talk.nextVersion')));
 }
 
 function answer(turn, offers, view, news) {
@@ -160,12 +159,12 @@ function answer(turn, offers, view, news) {
   const foot = (...acts) => element('footer', {}, acts, element('span', { class: 'facts' }, `${turn.model}${cost} `, when(turn)));
   if (turn.state === 'done') {
     body.append(prose(turn.answer), foot(copyAct(() => turn.answer),
-      offers.again && element('span', { class: 'split' }, act('again', TEXT.again(again), offers.again, { text: again }), act(null, TEXT.otherModel, offers.other, { text: '▾', 'aria-haspopup': 'dialog' })),
-      act('sound', TEXT.readAloud, () => readAloud(turn.key), { class: 'link small act aloud' })));
+      offers.again && element('span', { class: 'split' }, act('again', t('talk.again', again), offers.again, { text: again }), act(null, t('talk.otherModel'), offers.other, { text: '▾', 'aria-haspopup': 'dialog' })),
+      act('sound', t('talk.readAloud'), () => readAloud(turn.key), { class: 'link small act aloud' })));
   } else if (turn.state === 'sent') {
-    body.append(view.elsewhere.has(turn.key) ? element('p', { class: 'pending', text: TEXT.elsewhere }) : pending(turn, view.usual(turn.model)));
+    body.append(view.elsewhere.has(turn.key) ? element('p', { class: 'pending', text: t('talk.elsewhere') }) : pending(turn, view.usual(turn.model)));
   } else if (turn.state === 'left') {
-    body.append(element('p', { class: 'pending still', text: TEXT.stopped }));
+    body.append(element('p', { class: 'pending still', text: t('talk.stopped') }));
   } else {
     body.append(problemCard(turn.problem, offers, { fresh: news === turn.key, priceText: again, cost: price(turn.costMicros) }), foot());
   }
@@ -175,7 +174,7 @@ function answer(turn, offers, view, news) {
 /** `usual`: how long an answer of the model usually takes, in milliseconds; 0 if that is not known. */
 function pending({ key, model, at }, usual) {
   return element('div', { class: 'waiting-answer', 'data-key': key, 'data-model': model, 'data-since': at, 'data-usual': usual ? Math.max(1, Math.round(usual / 1000)) : '' },
-    element('p', { class: 'pending', text: TEXT.answering(model) }),
+    element('p', { class: 'pending', text: t('talk.answering', model) }),
     element('p', { class: 'waited', 'aria-hidden': 'true' }),
     element('div', { class: 'skeleton', 'aria-hidden': 'true' }, element('span'), element('span'), element('span')));
 }
@@ -183,7 +182,7 @@ function pending({ key, model, at }, usual) {
 function when({ at, took }) {
   const time = new Date(at);
   return element('time', {
-    datetime: time.toISOString(), title: took > 0 ? TEXT.tookAt(time.toLocaleString(), Math.max(1, Math.round(took / 1000))) : time.toLocaleString(),
-    text: time.toLocaleTimeString([], { hour: 'numeric', minute: '2-digit' }),
+    datetime: time.toISOString(), title: took > 0 ? t('talk.tookAt', time.toLocaleString(locale), Math.max(1, Math.round(took / 1000))) : time.toLocaleString(locale),
+    text: time.toLocaleTimeString(locale, { hour: 'numeric', minute: '2-digit' }),
   });
 }

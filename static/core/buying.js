@@ -1,8 +1,7 @@
 /** The page's purchases: kept in IndexedDB, one tab at a time working on each, and settled after a reload. */
 
 import { Purchases, draft as blank, isOpen, isWithin } from './purchases.js';
-import { shop } from './site.js';
-import { purchases as shelf, session } from './store.js';
+import { purchases as shelf, session, shop } from './site.js';
 import { newKey } from './transport.js';
 
 /** How long ended purchases are kept here. */

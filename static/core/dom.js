@@ -1,14 +1,6 @@
 /** Makes elements without markup strings, and announces events to assistive technology. The page and the widgets use it. */
 
-const TEXT = {
-  close: 'Close',
-  dismiss: 'Dismiss',
-  copy: 'Copy',
-  copied: 'Copied',
-  saved: (name) => `Saved as ${name}`,
-  notCopied: 'This browser blocks copying. Select the text and copy it yourself.',
-};
-
+import { t } from './format.js';
 /** How long a success is shown, in milliseconds. */
 const DONE_FOR = 8_000;
 
@@ -115,7 +107,7 @@ export function notice(text, action = null, group = null) {
     if (group && shown.dataset.group === group) shown.remove();
   }
   const shown = element('div', { class: 'notice', role: 'alert', 'data-text': text, 'data-group': group },
-    element('p', { text }), action, button(TEXT.dismiss, () => shown.remove()));
+    element('p', { text }), action, button(t('page.dismiss'), () => shown.remove()));
   all.append(shown);
   return shown;
 }
@@ -134,7 +126,7 @@ export function openSheet(title, properties, ...children) {
   const made = element('dialog', {
     ...properties, 'aria-label': title, close: () => made.remove(), click: ({ target }) => target === made && close(),
   }, element('div', { class: 'sheet' },
-    element('div', { class: 'sheet-head' }, element('h2', { text: title }), element('button', { type: 'button', class: 'link close', 'aria-label': TEXT.close, text: '✕', click: close })),
+    element('div', { class: 'sheet-head' }, element('h2', { text: title }), element('button', { type: 'button', class: 'link close', 'aria-label': t('page.close'), text: '✕', click: close })),
     children.flat(), element('p', { class: 'unseen', role: 'status' })));
   document.body.append(made);
   made.showModal();
@@ -145,10 +137,10 @@ export function openSheet(title, properties, ...children) {
 export async function copy(text) {
   try {
     await navigator.clipboard.writeText(text);
-    announce(TEXT.copied);
+    announce(t('page.copied'));
     return true;
   } catch {
-    announce(TEXT.notCopied);
+    announce(t('page.notCopied'));
     return false;
   }
 }
@@ -156,11 +148,11 @@ export async function copy(text) {
 /** A button that copies `text()`, and shows a tick for a moment. */
 export function copyButton(text, kind = 'link small') {
   let timer = null;
-  const made = button(TEXT.copy, async () => {
+  const made = button(t('page.copy'), async () => {
     if (!(await copy(text()))) return;
     clearTimeout(timer);
-    made.textContent = `${TEXT.copied} ✓`;
-    timer = setTimeout(() => { made.textContent = TEXT.copy; }, 1500);
+    made.textContent = `${t('page.copied')} ✓`;
+    timer = setTimeout(() => { made.textContent = t('page.copy'); }, 1500);
   }, kind);
   return made;
 }
@@ -195,5 +187,5 @@ export function saveFile(text, name, type) {
   link.download = name;
   link.click();
   setTimeout(() => URL.revokeObjectURL(address), 60_000);
-  announce(TEXT.saved(name));
+  announce(t('page.saved', name));
 }

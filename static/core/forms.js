@@ -1,47 +1,34 @@
 /** Dialogs with a form that is made from a list of fields, and one that shows a new token, once. */
 
 import { button, copyButton, element, openSheet } from './dom.js';
-import { price } from './format.js';
+import { decimal, inWords, t, typedAmount } from './format.js';
 import { sentence } from './problems.js';
-
-const TEXT = {
-  retype: (word) => `Type ${word} to confirm.`,
-  limits: { day: 'Limit per day', week: 'Limit per week', month: 'Limit per month', ever: 'Limit in all' },
-  noLimit: 'No limit',
-  moreLimits: 'More limits',
-  amount: 'Amount in $',
-  until: 'Through',
-  token: 'Token',
-  once: 'Copy the token now. It is not shown again.',
-  link: 'Invite link',
-  aboutLink: 'Or send this link, privately: anyone who opens it can sign in.',
-};
 
 const DAY = 24 * 60 * 60 * 1000;
 const dayIn = (days) => new Date(Date.now() + days * DAY).toISOString().slice(0, 10);
 
-/** An amount as it is typed: `5.00`. */
-const typed = (micros) => (micros === null || micros === undefined ? '' : price(micros).replace(/[$,]/g, ''));
+const typed = (micros) => (micros === null || micros === undefined ? '' : typedAmount(micros));
 /** A limit without what raises it for a while. */
 const ownLimit = ({ limit_micros: limit = null, extra_micros: extra = 0 } = {}) => limit && limit - extra;
 
-/** The limits that are rarely set. */
+/** The periods that can have a limit, and those that rarely have one. */
+const PERIODS = ['day', 'week', 'month', 'ever'];
 const RARE = ['week', 'ever'];
 
 /** Fields for the limits of all periods; `budgets` are the rows of a report. */
-export const limitFields = (budgets = []) => Object.entries(TEXT.limits).map(([period, label]) => ({
-  name: `budget/${period}`, label: `${label}, $`, inputmode: 'decimal', placeholder: TEXT.noLimit, isRare: RARE.includes(period),
+export const limitFields = (budgets = []) => PERIODS.map((period) => ({
+  name: `budget/${period}`, label: t(`form.limit.${period}`), isAmount: true, inputmode: 'decimal', placeholder: t('form.noLimit'), isRare: RARE.includes(period),
   value: typed(ownLimit(budgets.find((row) => row.period === period))),
 }));
 
-export const amountField = (name, micros) => ({ name, label: TEXT.amount, inputmode: 'decimal', initial: typed(micros) });
-export const untilField = (days) => ({ name: 'until', label: TEXT.until, type: 'date', min: dayIn(1), initial: dayIn(days) });
+export const amountField = (name, micros) => ({ name, label: t('form.amount'), isAmount: true, inputmode: 'decimal', initial: typed(micros) });
+export const untilField = (days) => ({ name: 'until', label: t('form.until'), type: 'date', min: dayIn(1), initial: dayIn(days) });
 /** A field into which `word` has to be typed before anything is sent. */
-export const confirmField = (word) => ({ name: 'confirm', label: TEXT.retype(word), word });
+export const confirmField = (word) => ({ name: 'confirm', label: t('form.retype', word), word });
 
 /**
  * Opens a dialog with a form. `send(changed)` sends it; then the dialog closes, and `done(answer)` is called. A refusal is shown at the
- * fields that it names. A field is `{name, label, hint, value, initial, options, isList, isRare}` and attributes: `name` is its place in the
+ * fields that it names. A field is `{name, label, hint, value, initial, options, isList, isAmount, isRare}` and attributes: `name` is its place in the
  * request (`budget/day`), `value` what the server has, `initial` what is suggested. Only changes are sent, an emptied field as null.
  * A field with `isRare` is shown at a press, unless it has a value. `more`: further buttons.
  */
@@ -68,18 +55,19 @@ export function askFor({ title, about, fields = [], label, send, done, more = []
   };
   /** Faults are shown at their fields, the others below the form. */
   const refuse = (problem) => {
-    const rest = (problem.errors?.length ? problem.errors : [problem]).filter(({ pointer, detail }) => {
-      const row = rows.find(({ name }) => `${pointer}/`.startsWith(`/${name}/`));
-      row?.say(detail);
+    const said = (one) => inWords(one === problem ? `problem.${one.code}` : `fault.${one.code}`, one.detail);
+    const rest = (problem.errors?.length ? problem.errors : [problem]).filter((one) => {
+      const row = rows.find(({ name }) => `${one.pointer}/`.startsWith(`/${name}/`));
+      row?.say(said(one));
       details.open ||= rare.includes(row);
       return !row;
     });
-    fault.textContent = rest.map((one) => (one === problem && !problem.status ? '' : one.detail) || sentence(problem)).join(' ');
+    fault.textContent = rest.map((one) => (one === problem && !problem.status ? '' : said(one)) || sentence(problem)).join(' ');
     rows.find(({ input }) => input.ariaInvalid)?.input.focus();
   };
   const [rare, often] = [rows.filter(({ isRare }) => isRare), rows.filter(({ isRare }) => !isRare)];
   const details = element('details', { class: 'all', open: rare.some(({ value }) => value) },
-    element('summary', { text: TEXT.moreLimits }), element('div', { class: 'fields' }, rare.map(({ node }) => node)));
+    element('summary', { text: t('form.moreLimits') }), element('div', { class: 'fields' }, rare.map(({ node }) => node)));
   const made = openSheet(title, { class: 'form' }, element('form', { submit, novalidate: true, autocomplete: 'off' },
     about ? element('p', { text: about }) : null,
     element('div', { class: 'fields' }, often.map(({ node }) => node)), rare.length ? details : null, fault,
@@ -92,7 +80,7 @@ export function askFor({ title, about, fields = [], label, send, done, more = []
 }
 
 /** A field with its label and hint, and the place for what is wrong with it. */
-function control({ name, label, hint, value = '', initial = value, options, word, isList, isRare, ...properties }, place) {
+function control({ name, label, hint, value = '', initial = value, options, word, isList, isAmount, isRare, ...properties }, place) {
   const id = `form-${place}`;
   const input = options
     ? element('select', { id }, Object.entries(options).map(([of, text]) => element('option', { value: of, text, selected: of === initial })))
@@ -105,17 +93,17 @@ function control({ name, label, hint, value = '', initial = value, options, word
     wrong.textContent = text;
     input.ariaInvalid = text ? 'true' : null;
   };
-  return { name, label, value, word, isList, isRare, input, node, say };
+  return { name, label, value, word, isList, isAmount, isRare, input, node, say };
 }
 
 /** The request: what differs from what the server has, by its place. */
 function changed(rows) {
   const request = {};
-  for (const { name, value, word, isList, input } of rows) {
+  for (const { name, value, word, isList, isAmount, input } of rows) {
     const now = input.value.trim();
     if (word || now === value) continue;
     const [place, inner] = name.split('/');
-    const sent = now && isList ? now.split(/[\s,]+/).filter(Boolean) : now || null;
+    const sent = now && isList ? now.split(/[\s,]+/).filter(Boolean) : (isAmount ? decimal(now) : now) || null;
     if (inner) (request[place] ??= {})[inner] = sent;
     else request[place] = sent;
   }
@@ -129,8 +117,8 @@ function changed(rows) {
 export function showToken(title, token, isMember = false) {
   const secret = (label, value) => element('div', { class: 'secret' }, element('input', { type: 'text', readonly: true, value, 'aria-label': label }), copyButton(() => value, 'primary'));
   const link = new URL(`./#sign-in?token=${token}`, document.baseURI).href;
-  const made = openSheet(title, { class: 'form' }, element('p', { text: TEXT.once }), secret(TEXT.token, token),
-    isMember ? [element('p', { text: TEXT.aboutLink }), secret(TEXT.link, link)] : null);
+  const made = openSheet(title, { class: 'form' }, element('p', { text: t('form.once') }), secret(t('form.token'), token),
+    isMember ? [element('p', { text: t('form.aboutLink') }), secret(t('form.link'), link)] : null);
   made.addEventListener('click', (event) => event.target === made && event.stopImmediatePropagation(), { capture: true });
   made.querySelector('input').select();
 }

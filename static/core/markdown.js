@@ -1,21 +1,8 @@
 /** Turns Markdown into DOM nodes. Never markup strings: what a model wrote cannot become code here. */
 
 import { button, copyButton, element, fill } from './dom.js';
+import { t } from './format.js';
 import { DEEPEST, LONGEST_FORMULA, STEP, inline as inlineNodes, math, picture } from './inline.js';
-
-const TEXT = {
-  code: 'Code',
-  codeKind: 'code',
-  wrap: 'Wrap lines',
-  showLines: (count) => `Show all ${count} lines`,
-  table: 'Table',
-  done: 'done',
-  toDo: 'to do',
-  footnotes: 'Footnotes',
-  footnote: (number) => `Footnote ${number}`,
-  back: 'Back to the text',
-  callouts: { note: 'Note', tip: 'Tip', important: 'Important', warning: 'Warning', caution: 'Caution' },
-};
 
 const LONGEST = 200 * 1024;
 const WIDEST = 64;
@@ -220,16 +207,16 @@ function codeBlock(text, language) {
   // Colours are loaded with the first code; without them, it is plain.
   const colour = () => language && void import('./highlight.js').then(({ highlight }) => highlight(shown, language)).catch(() => null);
   colour();
-  const pre = element('pre', { tabindex: '0', role: 'group', 'aria-label': TEXT.code, dir: 'ltr' }, shown);
-  const wrap = button(TEXT.wrap, () => { wrap.ariaPressed = pre.classList.toggle('wrapped'); }, 'link small');
+  const pre = element('pre', { tabindex: '0', role: 'group', 'aria-label': t('prose.code'), dir: 'ltr' }, shown);
+  const wrap = button(t('prose.wrap'), () => { wrap.ariaPressed = pre.classList.toggle('wrapped'); }, 'link small');
   wrap.ariaPressed = 'false';
   const isWide = /[^\n]{60}/.test(text);
   const made = element('div', { class: 'code' },
-    element('div', { class: 'code-head' }, element('span', { text: language || TEXT.codeKind }), isWide ? wrap : null, copyButton(() => text)), pre);
+    element('div', { class: 'code-head' }, element('span', { text: language || t('prose.codeKind') }), isWide ? wrap : null, copyButton(() => text)), pre);
   if (isLong) {
     made.classList.add('long');
     shown.append(element('span', { class: 'rest', text: `\n${lines.slice(LONG_CODE).join('\n')}` }));
-    const all = button(TEXT.showLines(lines.length), () => {
+    const all = button(t('prose.showLines', lines.length), () => {
       made.classList.remove('long');
       shown.textContent = text;
       colour();
@@ -293,15 +280,15 @@ function* footnotes({ said, marks }) {
     }
     if (!items.has(name)) {
       const item = element('li', { tabindex: '-1' }, nodes);
-      item.append(' ', element('button', { type: 'button', class: 'link back', 'aria-label': TEXT.back, text: '↩', click: () => mark.querySelector('button').focus() }));
+      item.append(' ', element('button', { type: 'button', class: 'link back', 'aria-label': t('prose.back'), text: '↩', click: () => mark.querySelector('button').focus() }));
       items.set(name, { item, number: items.size + 1 });
     }
     const { item, number } = items.get(name);
-    mark.append(element('button', { type: 'button', class: 'link', 'aria-label': TEXT.footnote(number), text: number, click: () => item.focus() }));
+    mark.append(element('button', { type: 'button', class: 'link', 'aria-label': t('prose.footnote', number), text: number, click: () => item.focus() }));
   }
   if (!items.size) return;
   const all = element('ol');
-  yield [[element('section', { class: 'footnotes', 'aria-label': TEXT.footnotes }, all)]];
+  yield [[element('section', { class: 'footnotes', 'aria-label': t('prose.footnotes') }, all)]];
   for (const { item } of items.values()) yield [[item], all];
 }
 
@@ -332,7 +319,7 @@ function* quote(lines, at, depth) {
   const inner = lines.slice(at, next).map((line) => line.replace(QUOTE, ''));
   const kind = CALLOUT.exec(inner[0])?.[1].toLowerCase();
   if (kind) inner.shift();
-  const title = kind && element('p', { class: 'callout-title', text: TEXT.callouts[kind] });
+  const title = kind && element('p', { class: 'callout-title', text: t(`callout.${kind}`) });
   yield [[element('blockquote', { class: kind && `callout is-${kind}` }, title, yield* blocks(inner, depth + 1))], next];
 }
 
@@ -395,7 +382,7 @@ function* item(inner, depth, loose) {
     .flatMap((node) => (!loose && node.tagName === 'P' ? [...node.childNodes] : [node]));
   if (!task) return element('li', {}, nodes);
   const done = task[1] !== ' ';
-  const box = element('input', { type: 'checkbox', disabled: true, checked: done, 'aria-label': done ? TEXT.done : TEXT.toDo });
+  const box = element('input', { type: 'checkbox', disabled: true, checked: done, 'aria-label': done ? t('prose.done') : t('prose.toDo') });
   return element('li', { class: 'task' }, box, ' ', nodes);
 }
 
@@ -428,7 +415,7 @@ function* table(lines, at) {
 
 const isRow = (lines, at) => at < lines.length && lines[at].length <= LONGEST_PIECE && lines[at].trim() && !interrupts(lines, at);
 
-const tablePiece = (titles, rows, aligned) => element('div', { class: 'table', tabindex: '0', role: 'group', 'aria-label': TEXT.table }, element('table', {},
+const tablePiece = (titles, rows, aligned) => element('div', { class: 'table', tabindex: '0', role: 'group', 'aria-label': t('prose.table') }, element('table', {},
   element('thead', {}, row(titles, 'th', aligned)), element('tbody', {}, rows.map((line) => row(line, 'td', aligned)))));
 
 /** One cell stands for all that are missing, or short rows under many columns would be most of the page. */

@@ -168,9 +168,9 @@ export class Purchases {
 const heldHere = new Map();
 
 /** The parts of an error that survive a reload. An error that is not a refusal has an unknown outcome. */
-function lasting({ code, status, title, detail, charged = 'unknown', errors, retryAfter, requestId, message }) {
+function lasting({ code, status, title, detail, charged = 'unknown', errors, renewsAt, retryAfter, requestId, message }) {
   return {
     code: typeof code === 'string' ? code : 'connection_lost',
-    status, title, detail, charged, errors, retryAfter, requestId, message, at: Date.now(),
+    status, title, detail, charged, errors, renewsAt, retryAfter, requestId, message, at: Date.now(),
   };
 }

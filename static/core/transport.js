@@ -13,11 +13,13 @@
 const HOME = new URL(/^.*\/(?=(?:bff|_)\/)/.exec(new URL(import.meta.url).pathname)?.[0] ?? '/', import.meta.url).href;
 
 const addressOf = (path, base) => new URL(base.pathname.replace(/\/$/, '') + path, base).href;
-const ATTEMPTS = 5;
-/** The longest wait that a server may ask for, in seconds. */
-const PATIENCE = 60;
-/** The longest wait between two attempts after a lost connection, in seconds. */
-const MAX_BACKOFF = 60;
+/**
+ * How often a call is sent at most, and the longest wait that a server may ask for, in seconds: for apps, and for the page, whose user
+ * can press a button instead.
+ */
+export const RETRIES = { app: { attempts: 5, patience: 60 }, page: { attempts: 3, patience: 10 } };
+/** The wait after so many lost connections, in seconds. */
+const backoff = (lost) => Math.min(2 ** (lost - 1), 60);
 /** Refusals that cost nothing, or that the same key answers later. Retried if they say when. */
 const RETRYABLE = [409, 429, 503];
 /** After these, the server lets no earlier attempt buy. The same holds for the gateway's own refusal. */
@@ -34,14 +36,14 @@ export class TollgateError extends Error {
   constructor(facts) {
     super(facts.detail || facts.title || facts.code);
     this.name = 'TollgateError';
-    const nothing = { status: 0, title: '', detail: '', errors: [], retryAfter: null, requestId: null, ledger: null, proof: null, idempotencyKey: null };
+    const nothing = { status: 0, title: '', detail: '', errors: [], renewsAt: null, retryAfter: null, requestId: null, ledger: null, proof: null, idempotencyKey: null };
     Object.assign(this, nothing, facts);
   }
 }
 
 /** Makes a client. client.d.ts describes the options and methods. */
 export function createClient({
-  baseUrl = HOME, token = null, attempts = ATTEMPTS, patience = PATIENCE, fetch = globalThis.fetch.bind(globalThis),
+  baseUrl = HOME, token = null, attempts = RETRIES.app.attempts, patience = RETRIES.app.patience, fetch = globalThis.fetch.bind(globalThis),
 } = {}) {
   const wire = { base: new URL(baseUrl, HOME), token, attempts: attempts >= 1 ? attempts : 1, patience, fetch, lastCaller: null, prover: null, sent: new SentKeys(), link: { isReached: false } };
   const ask = async (path, { body, method, headers, signal, onRetry } = {}) => {
@@ -169,7 +171,7 @@ async function call(wire, path, { onRetry, checks, sentBefore = false, ...reques
       const isInDoubt = doubt || checks?.isSentElsewhere();
       if (isInDoubt && error.charged === 'no' && !(settlesKey(error) && !checks?.mayBuyAgain())) error.charged = 'unknown';
       const isLost = error.code === 'connection_lost';
-      const wait = isLost ? Math.min(2 ** (attempt - 1), MAX_BACKOFF) : error.retryAfter;
+      const wait = isLost ? backoff(attempt) : error.retryAfter;
       const isRetried = isLost || (RETRYABLE.includes(error.status) && wait !== null && wait <= wire.patience);
       if (!isRetried || attempt >= attempts) throw error;
       doubt ||= error.charged !== 'no';
@@ -362,6 +364,7 @@ function refusal(response, text, { method } = {}) {
     detail: isProblem ? problem.detail ?? '' : messageIn(problem) ?? text.slice(0, 500),
     charged: isProblem ? problem.charged : isFree ? 'no' : 'unknown',
     errors: isProblem && Array.isArray(problem.errors) ? problem.errors : [],
+    renewsAt: isProblem ? problem.renews_at ?? null : null,
     retryAfter: /^\d{1,6}$/.test(after) ? Math.max(1, Number(after)) : null,
     requestId: response.headers.get('x-request-id'),
     ledger: response.headers.get('tollgate-ledger'),
@@ -427,7 +430,7 @@ async function* watch(wire, requestId, { signal } = {}) {
       const isFinal = error.status && !RETRYABLE.includes(error.status) && error.status < 500;
       failures += 1;
       if (isFinal || failures >= wire.attempts) throw error;
-      wait = error.retryAfter ?? Math.min(30, 2 ** failures);
+      wait = error.retryAfter ?? backoff(failures + 1);
     }
     await pause(wait, signal);
   }

@@ -1,59 +1,15 @@
 /** Dialogs: the palette, which finds everything; prompts, models, instructions, shortcuts. */
 
 import { announce, button, byId, element, icon, openSheet } from '../core/dom.js';
-import { price } from '../core/format.js';
-import { choice, conversations } from '../core/store.js';
+import { price, remark, t } from '../core/format.js';
+import { choice, conversations } from '../core/site.js';
 
-const TEXT = {
-  palette: 'Search or go to …',
-  field: 'Search, or type where to go',
-  results: 'Results',
-  none: 'No matches.',
-  found: (count) => (count === 1 ? '1 result' : `${count} results`),
-  kinds: { view: 'View', conversation: 'Conversation', model: 'Model', action: 'Action', prompt: 'Prompt' },
-  untitled: 'Untitled',
-  model: (id) => `Chat with ${id}`,
-  newConversation: 'New conversation',
-  themes: { '': 'Theme: system', light: 'Theme: light', dark: 'Theme: dark' },
-  help: 'Keyboard shortcuts',
-  signOut: 'Sign out',
-  tokens: 'API tokens',
-  prompts: 'Prompts',
-  promptsField: 'Find a prompt',
-  savePrompt: 'Save this message as a prompt',
-  promptSaved: 'Saved as a prompt. Type / in an empty message to find it.',
-  removePrompt: 'Remove a prompt',
-  promptRemoved: 'The prompt is removed.',
-  models: 'Models',
-  searchModels: 'Search models',
-  noModels: 'No models match.',
-  lately: 'Recently used',
-  tiers: { standard: 'Standard', budget: 'Budget', unstated: 'Price not published', added: 'Added here' },
-  instructions: 'Instructions',
-  aboutInstructions: 'The model follows them in this conversation. They are sent with each message.',
-  example: 'For example: Answer briefly.',
-  presets: 'Presets',
-  nothing: 'None',
-  use: 'Use',
-  cancel: 'Cancel',
-  singleKeys: 'Use single-key shortcuts',
-  shortcuts: [
-    [['Ctrl K'], 'Go to a view, a conversation or an action (⌘K on a Mac)'],
-    [['1', '…'], 'Go to the first view, the second, …'],
-    [['N'], 'Start a new conversation'],
-    [['/'], 'Search; in an empty message: find a prompt'],
-    [['?'], 'Show this list'],
-    [['Enter'], 'Send the message'],
-    [['Shift Enter'], 'Start a new line in the message'],
-    [['↑'], 'Edit your last message, while the field is empty'],
-    [['↑', '↓'], 'In the list of conversations: go to another one'],
-    [['F2', 'Delete'], 'In the list of conversations: rename or delete it'],
-    [['J', 'K'], 'Among the videos: go to the next or the previous one'],
-    [['←', '→'], 'In a large video: go to the previous or the next one'],
-    [['F', 'D', 'I'], 'In a large video: mark it as a favourite, download it, hide its details'],
-    [['Esc'], 'Close what is open, or stop editing'],
-  ],
-};
+/** The keys, and the text that says what they do. */
+const SHORTCUTS = [
+  [['Ctrl K'], 'go'], [['1', '…'], 'view'], [['N'], 'new'], [['/'], 'search'], [['?'], 'help'], [['Enter'], 'send'], [['Shift Enter'], 'line'],
+  [['↑'], 'last'], [['↑', '↓'], 'list'], [['F2', 'Delete'], 'rename'], [['J', 'K'], 'videos'], [['←', '→'], 'large'], [['F', 'D', 'I'], 'mark'],
+  [['Esc'], 'close'],
+];
 
 const MAX_RESULTS = 30;
 /** For how long the texts to search are prepared at a time, in milliseconds. */
@@ -67,26 +23,26 @@ const MAX_PROMPTS = 100;
 const LATELY = 3;
 
 /** Opens the palette. `page` is `{catalog, views, go(view, focus), openConversation(id)}`. */
-export const palette = (page) => choose({ title: TEXT.palette, hint: TEXT.field }, entries(page), () => kept(page));
+export const palette = (page) => choose({ title: t('sheet.palette'), hint: t('sheet.field') }, entries(page), () => kept(page));
 
 /** Opens the list of prompts; the chosen one is written into the message. Escape writes the `/` that opened it. */
 export async function prompts(page) {
-  await choose({ title: TEXT.prompts, hint: TEXT.promptsField }, promptEntries(page));
+  await choose({ title: t('sheet.prompts'), hint: t('sheet.promptsField') }, promptEntries(page));
   byId('palette').addEventListener('cancel', () => insert('/'));
 }
 
 /** Opens the sheet of models; `done(model)` takes the choice. `current` is the id of the picked model. A model may name its `group`. */
 export function pickModel(catalog, current, done) {
   const recent = lately();
-  const groupOf = (model) => model.group ?? `${TEXT.tiers[model.tier] ?? model.tier} · ${price(model.price_micros)}`;
+  const groupOf = (model) => model.group ?? `${t(`sheet.tier.${model.tier}`) ?? model.tier} · ${price(model.price_micros)}`;
   const first = recent.map((id) => catalog.chat.find((one) => one.id === id)).filter(Boolean);
   const row = (group) => (model) => ({
-    kind: '', name: model.id, model: model.id, side: price(model.price_micros), note: model.best_for, group, isCurrent: model.id === current,
+    kind: '', name: model.id, model: model.id, side: price(model.price_micros), note: remark(model.best_for), group, isCurrent: model.id === current,
     act: () => done(model),
   });
   const rest = Map.groupBy(catalog.chat.filter((model) => !first.includes(model)), groupOf);
-  const rows = [...first.map(row(TEXT.lately)), ...[...rest].flatMap(([group, models]) => models.map(row(group)))];
-  void choose({ title: TEXT.models, hint: TEXT.searchModels, label: TEXT.searchModels, none: TEXT.noModels, kind: 'model-sheet' }, rows);
+  const rows = [...first.map(row(t('sheet.lately'))), ...[...rest].flatMap(([group, models]) => models.map(row(group)))];
+  void choose({ title: t('sheet.models'), hint: t('sheet.searchModels'), label: t('sheet.searchModels'), none: t('sheet.noModels'), kind: 'model-sheet' }, rows);
 }
 
 export function noteUse(id) {
@@ -99,12 +55,12 @@ const lately = () => choice.list('chat-lately');
  * Opens a list of entries, `{kind, name, act, icon?, note?, text?, group?, side?}`, to search and choose from. `text` is only searched; what
  * is found there stands below the others, with the words around it. `more()` resolves to further entries.
  */
-async function choose({ title, hint, label = title, none: nothing = TEXT.none, kind = 'palette' }, all, more = null) {
+async function choose({ title, hint, label = title, none: nothing = t('sheet.none'), kind = 'palette' }, all, more = null) {
   const field = element('input', {
     type: 'text', role: 'combobox', placeholder: hint, autocomplete: 'off', spellcheck: 'false', dir: 'auto',
     'aria-label': label, 'aria-expanded': 'true', 'aria-controls': 'palette-list', 'aria-autocomplete': 'list',
   });
-  const list = element('div', { id: 'palette-list', role: 'listbox', 'aria-label': TEXT.results });
+  const list = element('div', { id: 'palette-list', role: 'listbox', 'aria-label': t('sheet.results') });
   const none = element('p', { class: 'hint', text: nothing, hidden: true });
   const dialog = openSheet(title, { id: 'palette', class: kind }, field, list, none);
   let shown = [], options = [], at = 0;
@@ -146,7 +102,7 @@ async function choose({ title, hint, label = title, none: nothing = TEXT.none, k
   };
   field.addEventListener('input', () => {
     draw();
-    announce(TEXT.found(shown.length));
+    announce(t('sheet.found', shown.length));
   });
   field.addEventListener('keydown', (event) => {
     const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
@@ -193,25 +149,25 @@ function snippet(entry, wanted) {
     element('mark', { text: text.slice(at, end) }), plain(end, end + AROUND[1]));
 }
 
-const action = (name, glyph, act) => ({ kind: TEXT.kinds.action, name, icon: glyph, act });
+const action = (name, glyph, act) => ({ kind: t('sheet.kind.action'), name, icon: glyph, act });
 
 function entries(page) {
   const { catalog, go, views } = page;
   return [
-    ...views.map(({ name, title }) => ({ kind: TEXT.kinds.view, name: title, icon: name, act: () => go(name) })),
-    action(TEXT.newConversation, 'plus', () => byId('new-conversation').click()),
+    ...views.map(({ name, title }) => ({ kind: t('sheet.kind.view'), name: title, icon: name, act: () => go(name) })),
+    action(t('talk.fresh'), 'plus', () => byId('new-conversation').click()),
     ...catalog.chat.map(({ id, price_micros: micros }) => ({
-      kind: TEXT.kinds.model, name: TEXT.model(id), side: price(micros), icon: 'chat', act: () => pick(go, id),
+      kind: t('sheet.kind.model'), name: t('sheet.model', id), side: price(micros), icon: 'chat', act: () => pick(go, id),
     })),
-    ...Object.entries(TEXT.themes).map(([value, name]) => action(name, 'more', () => {
+    ...['', 'light', 'dark'].map((value) => action(t(`sheet.theme.${value}`), 'more', () => {
       byId('theme').value = value;
       byId('theme').dispatchEvent(new Event('change'));
-      announce(name);
+      announce(t(`sheet.theme.${value}`));
     })),
     ...promptEntries(page),
-    action(TEXT.help, 'help', help),
-    ...(byId('tokens').hidden ? [] : [action(TEXT.tokens, 'file', () => byId('tokens').click())]),
-    ...(byId('sign-out').hidden ? [] : [action(TEXT.signOut, 'out', () => byId('sign-out').click())]),
+    action(t('sheet.help'), 'help', help),
+    ...(byId('tokens').hidden ? [] : [action(t('token.title'), 'file', () => byId('tokens').click())]),
+    ...(byId('sign-out').hidden ? [] : [action(t('sheet.signOut'), 'out', () => byId('sign-out').click())]),
   ];
 }
 
@@ -221,7 +177,7 @@ async function kept({ openConversation }) {
   let end = performance.now() + STEP;
   for (const { id, title, turns } of (await conversations.all()).sort((one, other) => other.at - one.at)) {
     const entry = {
-      kind: TEXT.kinds.conversation, name: title || TEXT.untitled, icon: 'chat', act: () => void openConversation(id),
+      kind: t('sheet.kind.conversation'), name: title || t('talk.untitled'), icon: 'chat', act: () => void openConversation(id),
       text: turns.flatMap(({ question, answer }) => [question, answer ?? '']).join('\n'),
     };
     lower(entry);
@@ -240,18 +196,18 @@ function promptEntries({ go }) {
     choice.set('prompts', JSON.stringify(all.slice(0, MAX_PROMPTS)));
     announce(text);
   };
-  const list = (act) => saved.map((text) => ({ kind: TEXT.kinds.prompt, name: text.slice(0, 200), icon: 'edit', act: () => act(text) }));
+  const list = (act) => saved.map((text) => ({ kind: t('sheet.kind.prompt'), name: text.slice(0, 200), icon: 'edit', act: () => act(text) }));
   const write = (text) => {
     insert(text);
     go('chat', 'chat-text');
   };
-  const remove = () => choose({ title: TEXT.removePrompt, hint: TEXT.promptsField },
-    list((text) => keep(saved.filter((other) => other !== text), TEXT.promptRemoved)));
+  const remove = () => choose({ title: t('sheet.removePrompt'), hint: t('sheet.promptsField') },
+    list((text) => keep(saved.filter((other) => other !== text), t('sheet.promptRemoved'))));
   const draft = byId('chat-text').value.trim();
   return [
     ...list(write),
-    ...(draft && !saved.includes(draft) ? [action(TEXT.savePrompt, 'plus', () => keep([draft, ...saved], TEXT.promptSaved))] : []),
-    ...(saved.length ? [action(TEXT.removePrompt, 'bin', () => void remove())] : []),
+    ...(draft && !saved.includes(draft) ? [action(t('sheet.savePrompt'), 'plus', () => keep([draft, ...saved], t('sheet.promptSaved')))] : []),
+    ...(saved.length ? [action(t('sheet.removePrompt'), 'bin', () => void remove())] : []),
   ];
 }
 
@@ -273,11 +229,11 @@ function pick(go, model) {
 /** Opens the list of shortcuts, where single keys can be turned off. */
 export function help() {
   const row = ([keys, text]) => [
-    element('dt', {}, keys.flatMap((key, place) => [place ? ' ' : null, element('kbd', { text: key })])), element('dd', { text })];
+    element('dt', {}, keys.flatMap((key, place) => [place ? ' ' : null, element('kbd', { text: key.replace(/Ctrl|Shift|Delete/, (label) => t(`key.label.${label.toLowerCase()}`)) })])), element('dd', { text: t(`key.${text}`) })];
   const box = element('input', { type: 'checkbox', checked: choice.get('keys') !== 'off', change: () => choice.set('keys', box.checked ? 'on' : 'off') });
-  openSheet(TEXT.help, { class: 'shortcuts' },
-    element('dl', {}, TEXT.shortcuts.flatMap(row)),
-    element('label', { class: 'row' }, box, TEXT.singleKeys));
+  openSheet(t('sheet.help'), { class: 'shortcuts' },
+    element('dl', {}, SHORTCUTS.flatMap(row)),
+    element('label', { class: 'row' }, box, t('sheet.singleKeys')));
 }
 
 /** Opens the instructions of a conversation: a preset of the operator, or a text of one's own. `take(text)` gets them, '' for none. */
@@ -285,22 +241,22 @@ export function editInstructions(catalog, current, take) {
   const mark = () => {
     for (const one of choices.children) one.ariaPressed = String(one.dataset.system === field.value.trim());
   };
-  const choices = element('div', { class: 'choices', role: 'group', 'aria-label': TEXT.presets },
-    [{ name: TEXT.nothing, system: '' }, ...catalog.presets ?? []].map(({ name, system }) => element('button', {
+  const choices = element('div', { class: 'choices', role: 'group', 'aria-label': t('sheet.presets') },
+    [{ name: t('page.none'), system: '' }, ...catalog.presets ?? []].map(({ name, system }) => element('button', {
       type: 'button', class: 'quiet small', text: name, 'data-system': system, click: () => {
         field.value = system;
         mark();
       },
     })));
-  const field = element('textarea', { 'aria-label': TEXT.instructions, rows: 5, dir: 'auto', placeholder: TEXT.example, maxlength: 20000, input: mark });
+  const field = element('textarea', { 'aria-label': t('chat.instructions'), rows: 5, dir: 'auto', placeholder: t('sheet.example'), maxlength: 20000, input: mark });
   const save = (event) => {
     event.preventDefault();
     made.close();
     take(field.value.trim());
   };
-  const made = openSheet(TEXT.instructions, { class: 'form' }, element('form', { submit: save },
-    element('p', { class: 'hint', text: TEXT.aboutInstructions }), choices, field,
-    element('div', { class: 'actions' }, button(TEXT.cancel, () => made.close()), element('button', { type: 'submit', class: 'primary', text: TEXT.use }))));
+  const made = openSheet(t('chat.instructions'), { class: 'form' }, element('form', { submit: save },
+    element('p', { class: 'hint', text: t('sheet.aboutInstructions') }), choices, field,
+    element('div', { class: 'actions' }, button(t('page.cancel'), () => made.close()), element('button', { type: 'submit', class: 'primary', text: t('sheet.use') }))));
   field.value = current;
   mark();
   field.focus();

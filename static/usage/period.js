@@ -1,25 +1,9 @@
 /** The period that a view of spending shows, and the days it consists of. */
 
 import { byId, element } from '../core/dom.js';
+import { locale, t } from '../core/format.js';
 import { askFor } from '../core/forms.js';
-import { choice } from '../core/store.js';
-
-const TEXT = {
-  period: 'Period',
-  ranges: { 7: '7 days', 31: '31 days', month: 'This month' },
-  sum: (days) => (days === 1 ? 'Today' : `Last ${days} days`),
-  custom: 'Custom',
-  from: 'From',
-  through: 'Through',
-  zone: 'Days',
-  zones: { local: 'Local time', utc: 'UTC' },
-  show: 'Show',
-  needsBoth: 'Give both days, or neither.',
-  backwards: 'This is before the first day.',
-  outside: (days) => `Pick one of the last ${days} days.`,
-  days: { local: 'Days are in your local time.', utc: 'Days are in UTC, like those of budgets.' },
-  pending: ' Pending and unknown purchases count as spent.',
-};
+import { choice } from '../core/site.js';
 
 const DAY = 24 * 60 * 60 * 1000;
 /** As many as the server reports. */
@@ -35,12 +19,12 @@ export const isUtc = () => timeZone() === UTC;
 
 /** Builds a view of spending: its heading, the choice of a period, and an empty body. */
 export function buildView(view, title, load) {
-  const option = ([range, name], place) => element('label', { class: 'choice' },
-    element('input', { type: 'radio', name: `${view}-range`, value: range, checked: place === 0 }), ` ${name}`);
-  const button = element('button', { type: 'button', class: 'quiet', 'aria-haspopup': 'dialog', 'aria-pressed': 'false', text: TEXT.custom, click: () => choose(view, show) });
+  const option = (range, place) => element('label', { class: 'choice' },
+    element('input', { type: 'radio', name: `${view}-range`, value: range, checked: place === 0 }), ` ${t(`days.${range}`)}`);
+  const button = element('button', { type: 'button', class: 'quiet', 'aria-haspopup': 'dialog', 'aria-pressed': 'false', text: t('range.custom'), click: () => choose(view, show) });
   const show = () => {
     const chosen = custom[view];
-    button.textContent = chosen ? name(chosen) : TEXT.custom;
+    button.textContent = chosen ? name(chosen) : t('range.custom');
     button.ariaPressed = String(Boolean(chosen));
     if (chosen) for (const input of byId(`${view}-range`).querySelectorAll(':checked')) input.checked = false;
     void load();
@@ -53,7 +37,7 @@ export function buildView(view, title, load) {
     element('div', { class: 'usage-head' },
       element('h2', { id: `${view}-heading`, tabindex: '-1', text: title }),
       element('div', { id: `${view}-range`, class: 'period' }, element('fieldset', { class: 'choices', change },
-        element('legend', { class: 'unseen', text: TEXT.period }), Object.entries(TEXT.ranges).map(option)), button)),
+        element('legend', { class: 'unseen', text: t('range.period') }), ['7', '31', 'month'].map(option)), button)),
     element('div', { id: `${view}-body`, class: 'usage-body' }));
 }
 
@@ -61,15 +45,15 @@ export function buildView(view, title, load) {
 function choose(view, show) {
   const { from, through } = custom[view] ?? {};
   const [first] = lastDays(MAX_DAYS[view]);
-  const day = (name, initial) => ({ name, label: TEXT[name], type: 'date', min: first, max: today(), initial: initial ?? '' });
-  const zone = { name: 'zone', label: TEXT.zone, options: TEXT.zones, value: isUtc() ? 'utc' : 'local' };
+  const day = (name, initial) => ({ name, label: t(name === 'from' ? 'range.from' : 'range.through'), type: 'date', min: first, max: today(), initial: initial ?? '' });
+  const zone = { name: 'zone', label: t('range.zone'), options: { local: t('range.local'), utc: t('range.utc') }, value: isUtc() ? 'utc' : 'local' };
   askFor({
-    title: TEXT.period, label: TEXT.show, fields: [day('from', from), day('through', through), ...(localZone() === UTC ? [] : [zone])],
+    title: t('range.period'), label: t('range.show'), fields: [day('from', from), day('through', through), ...(localZone() === UTC ? [] : [zone])],
     send: async (asked) => {
-      if (Boolean(asked.from) !== Boolean(asked.through)) throw fault(asked.from ? 'through' : 'from', TEXT.needsBoth);
+      if (Boolean(asked.from) !== Boolean(asked.through)) throw fault(asked.from ? 'through' : 'from', t('range.needsBoth'));
       const outside = ['from', 'through'].find((field) => asked[field] && (asked[field] < first || asked[field] > today()));
-      if (outside) throw fault(outside, TEXT.outside(MAX_DAYS[view]));
-      if (asked.through < asked.from) throw fault('through', TEXT.backwards);
+      if (outside) throw fault(outside, t('range.outside', MAX_DAYS[view]));
+      if (asked.through < asked.from) throw fault('through', t('range.backwards'));
       return asked;
     },
     done: (asked) => {
@@ -90,7 +74,7 @@ export function periodOf(view) {
   const days = lastDays(count).filter((day) => !chosen || day <= chosen.through);
   return {
     days, query: `?since=${count}d&time_zone=${encodeURIComponent(timeZone())}`,
-    name: chosen ? name(chosen) : TEXT.sum(count), isUpToDate: days.at(-1) === today(),
+    name: chosen ? name(chosen) : t('range.sum', count), isUpToDate: days.at(-1) === today(),
   };
 }
 
@@ -106,7 +90,7 @@ function lastDays(count) {
 }
 
 /** Says which days these are. */
-export const aboutDays = () => element('p', { class: 'hint', text: TEXT.days[isUtc() ? 'utc' : 'local'] + TEXT.pending });
+export const aboutDays = () => element('p', { class: 'hint', text: t(`range.about.${isUtc() ? 'utc' : 'local'}`) + t('range.pending') });
 
 /** `Jan 31` in the browser's language. */
-export const dayName = (day) => new Date(`${day}T00:00:00Z`).toLocaleDateString([], { day: 'numeric', month: 'short', timeZone: 'UTC' });
+export const dayName = (day) => new Date(`${day}T00:00:00Z`).toLocaleDateString(locale, { day: 'numeric', month: 'short', timeZone: 'UTC' });

@@ -1,52 +1,21 @@
 /** The usage view: the caller's own spending by day and by model. Its charts and tables also serve the admin view. */
 
 import { announce, button, byId, element, noticeDone, saveFile } from '../core/dom.js';
-import { amountLeft, price } from '../core/format.js';
+import { amountLeft, isEnglish, locale, price, t, utcDay } from '../core/format.js';
 import { amountField, askFor } from '../core/forms.js';
 import { funds } from '../core/funds.js';
 import { sentence } from '../core/problems.js';
-import { post, read } from '../core/site.js';
-import { whenChanged } from '../core/store.js';
+import { post, read, whenChanged } from '../core/site.js';
 import { aboutDays, buildView, dayName, isUtc, periodOf, today } from './period.js';
 
-export const TEXT = {
-  title: 'Your spending',
-  announced: (amount, days) => `${amount} in ${days} ${days === 1 ? 'day' : 'days'}`,
-  failed: 'Could not load your spending.',
-  purchases: (count) => `${count} ${count === 1 ? 'purchase' : 'purchases'}`,
-  today: 'Today',
-  ofLimit: (limit) => `of ${limit}`,
-  perDay: 'Average per day',
-  dearest: 'Most spent on',
-  saved: 'Saved',
-  savedBy: 'by repeats that were not charged again',
-  empty: 'No purchases in this period.',
-  ask: 'Ask for more budget',
-  aboutAsk: 'Your admins see this, and can raise your budgets for a while.',
-  reason: 'What for? (optional)',
-  asked: 'Your admins see your request.',
-  byModel: 'By model',
-  details: 'By day and model',
-  save: 'Download CSV',
-  table: 'Spending by day and model',
-  columns: ['Day', 'Model', 'Kind', '>Purchases', '>Spent'],
+const SERVICES = ['chat', 'video'];
 
-  // Charts and tables
-  byDay: (service) => `${service} by day`,
-  bar: (day, amount, count) => `${day}: ${amount}, ${count} ${count === 1 ? 'purchase' : 'purchases'}`,
-  noneOn: (day) => `${day}: nothing`,
-  keys: 'Use the arrow keys to move between days.',
-  total: 'Total',
-  others: 'Others',
-  more: (count) => `Show ${count} more`,
-  retry: 'Try again',
-};
+export const serviceOf = ({ service }) => t(`service.${service}`) ?? service;
 
-export const SERVICES = { chat: 'Chats', video: 'Videos' };
 let isStale = true;
 
 export async function start() {
-  buildView('usage', TEXT.title, load);
+  buildView('usage', t('usage.title'), load);
   whenChanged((shelf) => {
     if (shelf !== 'purchases') return;
     isStale = true;
@@ -65,27 +34,27 @@ async function load() {
     const [{ rows: all, saved_micros: saved }, { budgets, may_ask: mayAsk }] = await Promise.all([read(`/bff/usage${period.query}`), read('/bff/me')]);
     const rows = all.filter(({ day }) => day <= period.days.at(-1));
     draw({ rows, total: sumOf(rows), saved: period.isUpToDate && saved, period, budgets, mayAsk });
-    announce(TEXT.announced(price(sumOf(rows)), period.days.length));
+    announce(t('usage.announced', price(sumOf(rows)), period.days.length));
   } catch (problem) {
     isStale = true;
-    byId('usage-body').replaceChildren(failure(TEXT.failed, problem, () => void load()));
+    byId('usage-body').replaceChildren(failure(t('usage.failed'), problem, () => void load()));
   }
 }
 
 function draw({ rows, total, saved, period, budgets, mayAsk }) {
-  const limits = budgets.length ? element('div', { class: 'card limits' }, funds({ budgets }), mayAsk ? element('p', {}, button(TEXT.ask, askForMore)) : null) : '';
-  if (!rows.length) return byId('usage-body').replaceChildren(limits, element('p', { class: 'empty', text: TEXT.empty }));
+  const limits = budgets.length ? element('div', { class: 'card limits' }, funds({ budgets }), mayAsk ? element('p', {}, button(t('usage.ask'), askForMore)) : null) : '';
+  if (!rows.length) return byId('usage-body').replaceChildren(limits, element('p', { class: 'empty', text: t('usage.empty') }));
   byId('usage-body').replaceChildren(summary({ rows, total, saved, period, budgets }), limits,
-    element('div', { class: 'pictures' }, byDay(rows, period.days), ranking(TEXT.byModel, rows, ({ model }) => model)),
-    element('div', { class: 'usage-head' }, element('h3', { text: TEXT.details }),
-      button(TEXT.save, () => saveFile(csv(rows), `spending-${period.days.at(-1)}.csv`, 'text/csv'), 'quiet small')),
+    element('div', { class: 'pictures' }, byDay(rows, period.days), ranking(t('usage.byModel'), rows, ({ model }) => model)),
+    element('div', { class: 'usage-head' }, element('h3', { text: t('usage.details') }),
+      button(t('usage.save'), () => saveFile(csv(rows), `spending-${period.days.at(-1)}.csv`, 'text/csv'), 'quiet small')),
     asTable(rows, total), aboutDays());
 }
 
 export function askForMore() {
   askFor({
-    title: TEXT.ask, about: TEXT.aboutAsk, label: TEXT.ask, fields: [amountField('amount'), { name: 'reason', label: TEXT.reason, dir: 'auto' }],
-    send: (request) => post('/bff/budget-requests', request), done: () => noticeDone(TEXT.asked),
+    title: t('usage.ask'), about: t('usage.aboutAsk'), label: t('usage.ask'), fields: [amountField('amount'), { name: 'reason', label: t('usage.reason'), dir: 'auto' }],
+    send: (request) => post('/bff/budget-requests', request), done: () => noticeDone(t('usage.asked')),
   });
 }
 
@@ -95,11 +64,11 @@ function summary({ rows, total, saved, period: { name, days, isUpToDate }, budge
   const limit = budgets.find(({ scope, period }) => scope === 'caller' && period === 'day')?.limit_micros;
   const [dearest] = [...Map.groupBy(rows, ({ model }) => model)].sort(([, one], [, other]) => sumOf(other) - sumOf(one));
   return figures([
-    [name, price(total), TEXT.purchases(countOf(rows))],
-    ...(isUpToDate && days.length > 1 ? [[TEXT.today, price(sumOf(now)), limit === undefined || !isUtc() ? TEXT.purchases(countOf(now)) : TEXT.ofLimit(price(limit))]] : []),
-    ...(days.length > 1 ? [[TEXT.perDay, amountLeft(rounded(total / days.length)), '']] : []),
-    [TEXT.dearest, dearest[0], price(sumOf(dearest[1]))],
-    ...(saved ? [[TEXT.saved, price(saved), TEXT.savedBy]] : []),
+    [name, price(total), t('usage.purchases', countOf(rows))],
+    ...(isUpToDate && days.length > 1 ? [[t('column.today'), price(sumOf(now)), limit === undefined || !isUtc() ? t('usage.purchases', countOf(now)) : t('usage.ofLimit', price(limit))]] : []),
+    ...(days.length > 1 ? [[t('usage.perDay'), amountLeft(rounded(total / days.length)), '']] : []),
+    [t('usage.dearest'), dearest[0], price(sumOf(dearest[1]))],
+    ...(saved ? [[t('usage.saved'), price(saved), t('usage.savedBy')]] : []),
   ]);
 }
 
@@ -111,8 +80,8 @@ function rounded(amount) {
 
 function asTable(rows, total) {
   const latestFirst = [...rows].sort((one, other) => other.day.localeCompare(one.day));
-  return table(TEXT.table, TEXT.columns, latestFirst.map((row) => [
-    row.day, row.model, SERVICES[row.service] ?? row.service,
+  return table(t('usage.table'), ['day', 'model', 'kind', '>purchases', '>spent'], latestFirst.map((row) => [
+    { text: utcDay(row.day), by: row.day }, row.model, serviceOf(row),
     { text: String(row.count), by: row.count }, { text: price(row.spent_micros), by: row.spent_micros }]), { total: price(total) });
 }
 
@@ -129,13 +98,13 @@ function csv(rows) {
 export function failure(text, problem, retry) {
   return element('div', { class: 'problem', role: 'alert' },
     element('p', {}, element('strong', { text: `${text} ` }), sentence(problem)),
-    problem.detail ? element('p', { class: 'hint', text: problem.detail }) : null,
-    element('div', { class: 'actions' }, button(TEXT.retry, retry)));
+    isEnglish && problem.detail ? element('p', { class: 'hint', text: problem.detail }) : null,
+    element('div', { class: 'actions' }, button(t('offer.again'), retry)));
 }
 
 export const sumOf = (rows) => rows.reduce((sum, row) => sum + row.spent_micros, 0);
 export const countOf = (rows) => rows.reduce((sum, row) => sum + row.count, 0);
-const servicesIn = (rows) => Object.keys(SERVICES).filter((service) => rows.some((row) => row.service === service));
+const servicesIn = (rows) => SERVICES.filter((service) => rows.some((row) => row.service === service));
 
 /** Figures side by side: `[name, value, note]` each. */
 export function figures(rows) {
@@ -158,7 +127,7 @@ function partsOf(rows, partOf) {
   const names = [...Map.groupBy(rows, partOf)].sort(([, one], [, other]) => sumOf(other) - sumOf(one)).map(([name]) => name);
   const first = names.slice(0, names.length > MAX_PARTS ? MAX_PARTS - 1 : MAX_PARTS);
   const parts = first.map((name) => ({ name, has: (row) => partOf(row) === name }));
-  return first.length < names.length ? [...parts, { name: TEXT.others, has: (row) => !first.includes(partOf(row)) }] : parts;
+  return first.length < names.length ? [...parts, { name: t('usage.others'), has: (row) => !first.includes(partOf(row)) }] : parts;
 }
 
 function oneService(service, rows, all, partOf) {
@@ -168,7 +137,7 @@ function oneService(service, rows, all, partOf) {
   const parts = partsOf(rows, partOf);
   const items = days.map(({ day, those }, place) => {
     const spent = sumOf(those);
-    const text = those.length ? TEXT.bar(dayName(day), price(spent), countOf(those)) : TEXT.noneOn(dayName(day));
+    const text = those.length ? t('usage.bar', dayName(day), price(spent), countOf(those)) : t('usage.noneOn', dayName(day));
     const bar = element('span', { class: `day-bar ${service}` }, parts.map(({ has }) => {
       const part = element('span');
       part.style.flexGrow = sumOf(those.filter(has));
@@ -183,8 +152,8 @@ function oneService(service, rows, all, partOf) {
         bar, element('span', { class: 'tip', text })),
       element('span', { class: 'tick', 'aria-hidden': 'true', text: isNamed ? dayName(day) : '' }));
   });
-  const title = TEXT.byDay(SERVICES[service]);
-  const list = element('ol', { class: 'bars', 'aria-label': `${title}. ${TEXT.keys}`, keydown: followKeys }, items);
+  const title = t(`service.${service}ByDay`);
+  const list = element('ol', { class: 'bars', 'aria-label': `${title}. ${t('usage.keys')}`, keydown: followKeys }, items);
   return figure(title, element('p', { class: 'scale', 'aria-hidden': 'true', text: price(most) }), list,
     parts.length > 1 ? element('ul', { class: `legend ${service}` }, parts.map(({ name }) => element('li', { text: name }))) : null);
 }
@@ -219,12 +188,12 @@ export function ranking(title, rows, nameOf) {
 const ROWS = 50;
 
 /**
- * A table that scrolls by itself and is sorted by a click on a column. `columns`: names; one that begins with `>` is of
+ * A table that scrolls by itself and is sorted by a click on a column. `columns`: their keys; one that begins with `>` is of
  * numbers. A cell is a text, a node, or `{text | node, by}`, where `by` is what it is sorted by. `total` stands below the last column.
  * `sorted`: the column that it is sorted by at first. Of many rows, the rest is shown at a press.
  */
 export function table(label, columns, rows, { total = null, cards = false, sorted = null } = {}) {
-  const names = columns.map((name) => name.replace('>', ''));
+  const names = columns.map((name) => t(`column.${name.replace('>', '')}`));
   const kind = (place) => (columns[place].startsWith('>') ? 'right' : null);
   const body = element('tbody');
   const more = element('div', { class: 'more' });
@@ -240,7 +209,7 @@ export function table(label, columns, rows, { total = null, cards = false, sorte
     body.replaceChildren(...all.slice(0, shown).map((row) => element('tr', {}, row.map(cellOf))));
     const rest = all.length - shown;
     more.hidden = rest <= 0;
-    more.replaceChildren(button(TEXT.more(rest), () => {
+    more.replaceChildren(button(t('page.more', rest), () => {
       shown = Infinity;
       fill(all);
     }));
@@ -249,13 +218,13 @@ export function table(label, columns, rows, { total = null, cards = false, sorte
     const isUp = heads[place].ariaSort !== 'ascending';
     for (const head of heads) head.ariaSort = null;
     heads[place].ariaSort = isUp ? 'ascending' : 'descending';
-    const compare = (one, other) => (typeof one === 'number' ? one - other : String(one).localeCompare(String(other), [], { numeric: true }));
+    const compare = (one, other) => (typeof one === 'number' ? one - other : String(one).localeCompare(String(other), locale, { numeric: true }));
     fill([...rows].sort((one, other) => (isUp ? 1 : -1) * compare(keyOf(one[place]), keyOf(other[place]))));
   };
   if (sorted === null) fill(rows);
   else sort(sorted);
   const foot = total && element('tfoot', {}, element('tr', {},
-    element('th', { scope: 'row', colspan: columns.length - 1, text: TEXT.total }), element('td', { class: 'right', text: total })));
+    element('th', { scope: 'row', colspan: columns.length - 1, text: t('usage.total') }), element('td', { class: 'right', text: total })));
   return element('div', { class: cards ? 'table cards' : 'table', tabindex: '0', role: 'group', 'aria-label': label },
     element('table', {}, element('thead', {}, element('tr', {}, heads)), body, foot), more);
 }

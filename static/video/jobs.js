@@ -1,11 +1,10 @@
 /** Keeps ordered videos across tabs and reloads, follows the open ones by one stream, and notifies when they end. */
 
 import { announce, byId } from '../core/dom.js';
+import { t } from '../core/format.js';
 import { sentence } from '../core/problems.js';
-import { read } from '../core/site.js';
-import { choice, isNobody, jobs as shelf, own, whenChangedElsewhere } from '../core/store.js';
+import { choice, isNobody, jobs as shelf, own, read, whenChangedElsewhere } from '../core/site.js';
 import { TollgateError } from '../core/transport.js';
-import { TEXT } from './strings.js';
 
 /**
  * A job: `{id, payload, costMicros, at, open, left, body, trouble, took, favourite}`. `open`: watched; `left`: hidden by the
@@ -42,7 +41,7 @@ export async function takeIn({ reply, payload, costMicros, at }) {
   if (before?.removed || before?.payload.duration) return;
   await keep({
     id: id ?? `unnamed-${at}`, costMicros, at, open: Boolean(id), left: false, body: id ? null : reply.raw, took: null,
-    trouble: id ? null : TEXT.noJob, ...before, payload,
+    trouble: id ? null : t('video.noJob'), ...before, payload,
   }, {});
   watchOpen();
 }
@@ -147,7 +146,7 @@ async function received(id, body) {
 async function stumbled(id, problem, goesOn) {
   const job = known.get(id);
   if (!job?.open) return;
-  const trouble = goesOn ? TEXT.goesOn(sentence(problem)) : sentence(problem);
+  const trouble = goesOn ? t('video.goesOn', sentence(problem)) : sentence(problem);
   await keep({ ...job, trouble, open: goesOn }, {});
   watchOpen();
 }
@@ -359,10 +358,10 @@ const isOn = () => choice.get('notify') === 'on' && globalThis.Notification?.per
 async function turn() {
   if (isOn()) {
     choice.set('notify', 'off');
-    announce(TEXT.notificationsOff);
+    announce(t('video.notificationsOff'));
   } else if ((await Notification.requestPermission()) === 'granted') {
     choice.set('notify', 'on');
-    announce(TEXT.notificationsOn);
+    announce(t('video.notificationsOn'));
   }
   showToggle();
 }
@@ -370,7 +369,7 @@ async function turn() {
 function showToggle() {
   byId('jobs-notify').ariaPressed = isOn();
   const isBlocked = globalThis.Notification?.permission === 'denied';
-  byId('jobs-notify-hint').textContent = isBlocked ? TEXT.notificationsBlocked : '';
+  byId('jobs-notify-hint').textContent = isBlocked ? t('video.notificationsBlocked') : '';
 }
 
 // What the service says of a video. The contract does not show that body: its words are settings, and guesses.

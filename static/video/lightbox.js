@@ -1,9 +1,8 @@
 /** Shows one video large, with its facts. Loaded when it is first opened. */
 
 import { announce, button, copyButton, element, icon, twice } from '../core/dom.js';
-import { clock, price } from '../core/format.js';
+import { clock, inWords, locale, price, t } from '../core/format.js';
 import { all, fileName, markFavourite, remove } from './jobs.js';
-import { TEXT } from './strings.js';
 import { contentOf, outside, playableOf, shortened, words } from './tile.js';
 
 /** A longer status body is cut. */
@@ -53,13 +52,13 @@ function build() {
   stage = element('div', { class: 'stage' });
   side = element('div', { class: 'facts' });
   const made = element('dialog', {
-    class: 'lightbox', 'aria-label': TEXT.large, keydown: steer, click: ({ target }) => target === made && made.close(), close: leave,
+    class: 'lightbox', 'aria-label': t('video.large'), keydown: steer, click: ({ target }) => target === made && made.close(), close: leave,
   },
     stage, side,
-    element('button', { type: 'button', class: 'close', 'aria-label': TEXT.close, title: TEXT.close, click: () => made.close() }, icon('close')),
+    element('button', { type: 'button', class: 'close', 'aria-label': t('page.close'), title: t('page.close'), click: () => made.close() }, icon('close')),
     element('div', { class: 'lightbox-bar' },
-      element('button', { type: 'button', class: 'quiet small', text: TEXT.previous, 'aria-keyshortcuts': 'ArrowLeft K', click: () => go(-1) }),
-      element('button', { type: 'button', class: 'quiet small', text: TEXT.next, 'aria-keyshortcuts': 'ArrowRight J', click: () => go(1) })));
+      element('button', { type: 'button', class: 'quiet small', text: t('video.previous'), 'aria-keyshortcuts': 'ArrowLeft K', click: () => go(-1) }),
+      element('button', { type: 'button', class: 'quiet small', text: t('video.next'), 'aria-keyshortcuts': 'ArrowRight J', click: () => go(1) })));
   document.body.append(made);
   addEventListener('popstate', () => made.close());
   return made;
@@ -84,7 +83,7 @@ function steer(event) {
 function go(by) {
   const ids = how.ids();
   const next = ids[ids.indexOf(shown) + by];
-  if (!next) return announce(by > 0 ? TEXT.lastOne : TEXT.firstOne);
+  if (!next) return announce(by > 0 ? t('video.lastOne') : t('video.firstOne'));
   draw(next);
   box.querySelector('video')?.focus();
 }
@@ -95,19 +94,19 @@ function draw(id) {
   shown = id;
   const { payload, costMicros } = job;
   const said = playableOf(job);
-  const prompt = payload.prompt || TEXT.noPrompt;
+  const prompt = payload.prompt || t('video.noPrompt');
   stage.replaceChildren(said.phase === 'finished' && said.playable
     ? element('video', { src: contentOf(id), controls: true, autoplay: !isStill(), loop: true, playsinline: true, tabindex: '0', 'aria-label': shortened(prompt, 200) })
     : element('div', { class: 'said' }, ...words(job, said)));
   const facts = [
-    [TEXT.facts.model, payload.model],
-    payload.duration && [TEXT.facts.length, TEXT.seconds(payload.duration)],
-    payload.aspect_ratio && [TEXT.facts.shape, payload.aspect_ratio],
-    [TEXT.facts.price, price(costMicros)],
-    job.took > 0 && [TEXT.facts.took, clock(job.took)],
-    [TEXT.facts.ordered, new Date(job.at).toLocaleString()],
-    payload.image_url && [TEXT.facts.startedFrom, payload.image_url],
-    [TEXT.facts.request, id],
+    [t('column.model'), payload.model],
+    payload.duration && [t('video.length'), t('video.seconds', payload.duration)],
+    payload.aspect_ratio && [t('video.shape'), payload.aspect_ratio],
+    [t('column.price'), price(costMicros)],
+    job.took > 0 && [t('video.fact.took'), clock(job.took)],
+    [t('column.ordered'), new Date(job.at).toLocaleString(locale)],
+    payload.image_url && [t('video.fact.startedFrom'), payload.image_url],
+    [t('video.fact.request'), id],
   ].filter(Boolean);
   const use = (act) => () => {
     box.close();
@@ -116,24 +115,24 @@ function draw(id) {
   side.replaceChildren(...[
     element('p', { class: 'plain whole', dir: 'auto', text: prompt }),
     element('div', { class: 'actions' }, ...[
-      said.phase === 'finished' && said.playable && element('a', { href: contentOf(id), download: fileName(job, said.address), class: 'primary', text: TEXT.download }),
+      said.phase === 'finished' && said.playable && element('a', { href: contentOf(id), download: fileName(job, said.address), class: 'primary', text: t('video.download') }),
       payload.prompt && copyButton(() => payload.prompt, 'quiet small'),
-      payload.prompt && button(TEXT.useAgain, use(() => how.reuse(payload)), 'quiet small'),
+      payload.prompt && button(t('video.useAgain'), use(() => how.reuse(payload)), 'quiet small'),
       favourite(job),
-      how.catalog.pictures && said.phase === 'finished' && said.playable && button(TEXT.goOn, () => void goOn(payload), 'quiet small'),
-      said.phase !== 'open' && twice(TEXT.remove, TEXT.removeSure, use(() => remove(id)), { kind: 'quiet small' }),
+      how.catalog.pictures && said.phase === 'finished' && said.playable && button(t('video.goOn'), () => void goOn(payload), 'quiet small'),
+      said.phase !== 'open' && twice(t('video.remove'), t('video.removeSure'), use(() => remove(id)), { kind: 'quiet small' }),
     ].filter(Boolean)),
-    payload.prompt && element('details', {}, element('summary', { text: TEXT.variation }),
+    payload.prompt && element('details', {}, element('summary', { text: t('video.variation') }),
       element('div', { class: 'actions' }, changes(payload).map(([text, change]) => button(text, use(() => how.reuse({ ...payload, ...change })), 'quiet small')))),
     element('dl', {}, ...facts.flatMap(([name, value]) => [element('dt', { text: name }), element('dd', { text: value })])),
     said.address && element('p', {}, outside(said.address)),
-    job.body && element('details', {}, element('summary', { text: TEXT.rawReply }),
+    job.body && element('details', {}, element('summary', { text: t('video.rawReply') }),
       element('pre', { tabindex: '0', text: shortened(JSON.stringify(job.body, null, 2), LONGEST_BODY) })),
   ].filter(Boolean));
 }
 
 function favourite(job) {
-  const made = button(TEXT.favourite, async () => show(await markFavourite(job.id)), 'quiet small');
+  const made = button(t('video.favourite'), async () => show(await markFavourite(job.id)), 'quiet small');
   const show = (isOne) => { made.ariaPressed = String(Boolean(isOne)); };
   show(job.favourite);
   return made;
@@ -144,22 +143,22 @@ function changes({ model, duration, aspect_ratio: shape, image_url: picture }) {
   const { video, aspect_ratios: shapes } = how.catalog;
   const { durations, aspect_ratio: rule } = video.find(({ id }) => id === model) ?? {};
   return [
-    ...(rule && rule !== 'ignored' ? shapes : []).filter((one) => one !== shape).map((one) => [TEXT.shapes[one] ?? one, { aspect_ratio: one }]),
-    ...(durations?.values ?? [durations?.min, durations?.max]).filter((one) => one && one !== duration).map((one) => [TEXT.seconds(one), { duration: one }]),
+    ...(rule && rule !== 'ignored' ? shapes : []).filter((one) => one !== shape).map((one) => [t(`video.shape.${one}`) ?? one, { aspect_ratio: one }]),
+    ...(durations?.values ?? [durations?.min, durations?.max]).filter((one) => one && one !== duration).map((one) => [t('video.seconds', one), { duration: one }]),
     ...video.filter(({ id, image }) => id !== model && (picture || image !== 'required')).map((one) => [`${one.id} · ${price(one.price_micros)}`, { model: one.id }]),
   ];
 }
 
 /** Starts an order from the last frame of this clip. */
 async function goOn(payload) {
-  announce(TEXT.goingOn);
+  announce(t('video.goingOn'));
   try {
     const [{ uploadPicture }, frame] = await Promise.all([import('./pictures.js'), lastFrame(stage.querySelector('video'))]);
     const image_url = await uploadPicture(frame);
     box.close();
     how.reuse({ ...payload, prompt: '', image_url });
   } catch (problem) {
-    const text = TEXT.notGoingOn(problem.message);
+    const text = t('video.notGoingOn', inWords(`problem.${problem.code}`, problem.message));
     side.prepend(element('p', { class: 'fault', role: 'alert', text }));
   }
 }
@@ -170,7 +169,7 @@ const END = 0.05;
 async function lastFrame(clip) {
   const next = (event) => new Promise((done, failed) => {
     clip.addEventListener(event, done, { once: true });
-    clip.addEventListener('error', () => failed(new Error(TEXT.clipBroken)), { once: true });
+    clip.addEventListener('error', () => failed(new Error(t('video.clipBroken'))), { once: true });
   });
   clip.pause();
   if (!clip.readyState) await next('loadedmetadata');

@@ -2,11 +2,10 @@
 
 import { canAskAgain, commit, draft, follow, forget, keepsKey, serverRemembers, whenSettled } from '../core/buying.js';
 import { announce, byId, element } from '../core/dom.js';
-import { clock, price } from '../core/format.js';
+import { clock, price, t } from '../core/format.js';
 import { problemCard, spoken } from '../core/problems.js';
-import { purchases } from '../core/store.js';
+import { purchases } from '../core/site.js';
 import { all, takeIn } from './jobs.js';
-import { TEXT } from './strings.js';
 import { place, unplace } from './studio.js';
 
 /** The listed orders, by key. */
@@ -26,7 +25,7 @@ let acts;
 export async function startOrders({ replay }, listener) {
   acts = listener;
   serverRemembers(replay);
-  whenSettled('video', settle, (record) => wait(record, TEXT.orderedElsewhere));
+  whenSettled('video', settle, (record) => wait(record, t('video.orderedElsewhere')));
   for (const record of await purchases.all()) {
     if (record.kind === 'video' && !OVER.includes(record.state)) await settle(record, true);
   }
@@ -38,12 +37,12 @@ const OVER = ['done', 'forgotten'];
 export async function order(payload, costMicros) {
   const record = draft({ kind: 'video', payload, costMicros, about: {} });
   made.add(record.key);
-  wait(record, TEXT.orderingFrom(payload.model));
+  wait(record, t('video.orderingFrom', payload.model));
   byId(`order-${record.key}`)?.scrollIntoView({ block: 'nearest' });
-  announce(TEXT.ordering);
+  announce(t('video.ordering'));
   const onProof = (seconds) => {
     const line = document.querySelector(`#order-${record.key} .pending`);
-    if (line && !left.has(record.key)) line.textContent = seconds ? TEXT.proving(seconds) : TEXT.orderingFrom(payload.model);
+    if (line && !left.has(record.key)) line.textContent = seconds ? t('page.proving', seconds) : t('video.orderingFrom', payload.model);
   };
   await commit(record, { onProof });
 }
@@ -55,9 +54,9 @@ export const areSettled = () => [...shown.values()].every(({ problem }) => probl
 export function duplicate(wanted) {
   const text = JSON.stringify(wanted);
   const isSame = ({ payload }) => JSON.stringify(payload) === text;
-  if ([...shown.values()].some((record) => record.state !== 'refused' && isSame(record))) return TEXT.duplicateOpen;
+  if ([...shown.values()].some((record) => record.state !== 'refused' && isSame(record))) return t('video.duplicateOpen');
   const before = all().filter((job) => Date.now() - job.at < RECENT && isSame(job)).at(-1);
-  return before ? TEXT.duplicate(clock(Date.now() - before.at), before.open) : '';
+  return before ? t('video.duplicate', clock(Date.now() - before.at), before.open) : '';
 }
 
 export async function refresh() {
@@ -76,13 +75,13 @@ async function settle(record, old = false) {
     clear(record.key);
     await takeIn(record);
     acts.look();
-    return announce(TEXT.ordered(price(record.costMicros)));
+    return announce(t('video.ordered', price(record.costMicros)));
   }
-  if (!record.problem) return wait(record, TEXT.checking);
+  if (!record.problem) return wait(record, t('video.checking'));
   left.delete(record.key);
   const problem = problemCard(record.problem, offers(record), { fresh: !old, cost: price(record.costMicros) });
   // Only where the card offers to check.
-  const advice = record.state === 'unknown' && canAskAgain(record) ? element('p', { class: 'hint', text: TEXT.doNotReorder }) : null;
+  const advice = record.state === 'unknown' && canAskAgain(record) ? element('p', { class: 'hint', text: t('video.doNotReorder') }) : null;
   showReceipt(record, [problem, advice], made.has(record.key));
   if (!old) announce(spoken(record.problem));
 }
@@ -91,25 +90,25 @@ function wait(record, text) {
   const stop = () => {
     left.add(record.key);
     wait(record, '');
-    announce(TEXT.stoppedWaiting);
+    announce(t('video.stoppedWaiting'));
   };
   const { payload } = record;
-  const said = left.has(record.key) ? [element('p', { class: 'pending still', text: TEXT.stopped })]
-    : [element('p', { class: 'pending', text }), element('button', { type: 'button', class: 'quiet small', text: TEXT.stopWaiting, title: TEXT.stopWaitingHint, click: stop })];
-  show(record, element('article', { class: 'job', 'aria-label': TEXT.orderBy(payload.model) },
+  const said = left.has(record.key) ? [element('p', { class: 'pending still', text: t('video.stopped') })]
+    : [element('p', { class: 'pending', text }), element('button', { type: 'button', class: 'quiet small', text: t('chat.stop'), title: t('video.stopWaitingHint'), click: stop })];
+  show(record, element('article', { class: 'job', 'aria-label': t('video.orderBy', payload.model) },
     element('div', { class: 'frame' }, element('div', { class: 'waiting' }, said)),
     element('p', { class: 'plain caption', dir: 'auto', title: payload.prompt, text: payload.prompt }), element('p', { class: 'hint', text: aboutOf(record) })));
 }
 
-const aboutOf = ({ payload, costMicros }) => `${payload.model} · ${TEXT.seconds(payload.duration)} · ${price(costMicros)}`;
+const aboutOf = ({ payload, costMicros }) => `${payload.model} · ${t('video.seconds', payload.duration)} · ${price(costMicros)}`;
 
 /** One line for an order that needs attention; it opens the receipt. The line of an order of just now is open. */
 function showReceipt(record, content, isFresh) {
   const { key, state, payload, costMicros } = record;
   const isOpen = isFresh || Boolean(document.querySelector(`#order-${key} .receipt[open]`));
-  const item = show(record, element('article', { 'aria-label': TEXT.orderBy(payload.model) },
+  const item = show(record, element('article', { 'aria-label': t('video.orderBy', payload.model) },
     element('details', { class: `receipt ${state}`, open: isOpen },
-      element('summary', {}, element('span', { class: `chip ${state}`, text: TEXT.orderStates[state] }),
+      element('summary', {}, element('span', { class: `chip ${state}`, text: t(`video.order.${state}`) }),
         element('span', { class: 'plain', dir: 'auto', title: payload.prompt, text: payload.prompt }), element('span', { class: 'hint', text: aboutOf(record) })),
       element('div', {}, content))), { needsAttention: true, risk: state === 'unknown' ? costMicros : 0 });
   if (!isFresh) return;
@@ -145,9 +144,9 @@ function offers(record) {
     wait(record, text);
     await commit(record, how);
   };
-  const same = tryWith(TEXT.checking);
-  const atRisk = tryWith(TEXT.orderingAgain(record.payload.model), { atRisk: true });
-  const retry = tryWith(TEXT.orderingFrom(record.payload.model), { again: true });
+  const same = tryWith(t('video.checking'));
+  const atRisk = tryWith(t('video.orderingAgain', record.payload.model), { atRisk: true });
+  const retry = tryWith(t('video.orderingFrom', record.payload.model), { again: true });
   const once = keepsKey(record) ? { retry } : { again: back(acts.again) };
   const settled = record.state === 'unknown' && (canAskAgain(record) ? { same } : { atRisk });
   return { edit: back(acts.reuse), ...once, ...settled, drop };

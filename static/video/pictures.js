@@ -1,19 +1,8 @@
 /** Pictures to start a video from: dropped, pasted or chosen. Each is encoded here and stored on the server for a day. */
 
 import { announce, button, byId, element, icon } from '../core/dom.js';
+import { inWords, t } from '../core/format.js';
 import { post } from '../core/site.js';
-
-const TEXT = {
-  hint: 'Drop, paste or choose a picture, or enter its public web address. An uploaded one is public for 24 hours.',
-  choose: 'Choose a picture',
-  remove: 'Remove the picture',
-  shown: 'The picture to start from',
-  uploading: 'Uploading the picture.',
-  uploaded: 'The picture is uploaded.',
-  notUploaded: (reason) => `Not uploaded: ${reason}.`,
-  unreadable: 'this browser cannot read it as a picture',
-  gone: 'This picture has expired. Choose it again.',
-};
 
 /** Larger pictures are scaled down. Models make videos of at most 1920 pixels. */
 const MAX_SIDE = 2048;
@@ -31,7 +20,7 @@ export async function uploadPicture(blob) {
 
 /** Encoding it again drops everything but the pixels: where a photo was taken, and what else a file can hide. */
 async function encoded(blob) {
-  const bitmap = await createImageBitmap(blob).catch(() => { throw new TypeError(TEXT.unreadable); });
+  const bitmap = await createImageBitmap(blob).catch(() => { throw new TypeError(t('picture.unreadable')); });
   const scale = Math.min(1, MAX_SIDE / Math.max(bitmap.width, bitmap.height));
   const canvas = element('canvas', { width: Math.ceil(bitmap.width * scale), height: Math.ceil(bitmap.height * scale) });
   const context = canvas.getContext('2d');
@@ -47,8 +36,8 @@ async function encoded(blob) {
 export function startPictures(address, tell) {
   [home, complain] = [address, tell];
   const file = element('input', { type: 'file', accept: 'image/*', hidden: true, change: () => take(file.files) });
-  byId('video-image-hint').textContent = TEXT.hint;
-  byId('video-picture').prepend(button(TEXT.choose, () => file.click(), 'quiet'), file);
+  byId('video-image-hint').textContent = t('picture.hint');
+  byId('video-picture').prepend(button(t('picture.choose'), () => file.click(), 'quiet'), file);
   byId('video-image').addEventListener('change', show);
   for (const [kind, files] of [['drop', 'dataTransfer'], ['paste', 'clipboardData']]) {
     document.addEventListener(kind, (event) => !byId('view-video').hidden && take(event[files]?.files) && event.preventDefault());
@@ -60,7 +49,7 @@ export function startPictures(address, tell) {
 export async function isGone(address) {
   if (!address?.startsWith(home)) return false;
   const answer = await fetch(pathOf(address), { method: 'HEAD' }).catch(() => null);
-  if (answer?.status === 404) complain(TEXT.gone);
+  if (answer?.status === 404) complain(t('picture.gone'));
   return answer?.status === 404;
 }
 
@@ -78,19 +67,19 @@ async function upload(file) {
   const own = ++taken;
   // An order meanwhile would leave the picture out.
   field.ariaBusy = 'true';
-  announce(TEXT.uploading);
+  announce(t('picture.uploading'));
   let [address, fault] = ['', ''];
   try {
     address = await uploadPicture(file);
   } catch (error) {
-    fault = TEXT.notUploaded(error.message);
+    fault = t('picture.notUploaded', inWords(`problem.${error.code}`, error.message));
   }
   if (own !== taken) return;
   field.ariaBusy = null;
   put(address || field.value);
   if (fault) complain(fault);
   else {
-    announce(TEXT.uploaded);
+    announce(t('picture.uploaded'));
     byId('video-picture').hidePopover();
   }
 }
@@ -114,6 +103,6 @@ function show() {
     put('');
     slot.focus();
   };
-  slot.append(element('img', { src: pathOf(value), alt: TEXT.shown, error: () => complain(TEXT.gone) }));
-  slot.after(element('button', { type: 'button', class: 'unslot', 'aria-label': TEXT.remove, title: TEXT.remove, click: remove }, icon('close')));
+  slot.append(element('img', { src: pathOf(value), alt: t('picture.shown'), error: () => complain(t('picture.gone')) }));
+  slot.after(element('button', { type: 'button', class: 'unslot', 'aria-label': t('picture.remove'), title: t('picture.remove'), click: remove }, icon('close')));
 }

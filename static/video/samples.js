@@ -1,12 +1,7 @@
 /** What could be made, shown before there are videos: three scenes, drawn here, with the prompts that they stand for. */
 
 import { byId, element } from '../core/dom.js';
-
-const TEXT = {
-  none: 'No videos yet.',
-  lead: 'What would you like to see?',
-  how: 'Describe a clip, look at its price, then make it. Or begin with one of these:',
-};
+import { t } from '../core/format.js';
 
 /** Scenes are drawn at this size. */
 const WIDTH = 480, HEIGHT = 270;
@@ -16,16 +11,14 @@ const PAUSE = 1000 / 24;
 const MOVING = 5_000;
 
 const SCENES = {
-  'A lighthouse at dusk, waves, slow camera': lighthouse,
-  'A train through the Alps, tracking shot, golden hour': train,
-  'Paper lanterns over a night city, slow pan': lanterns,
+  lighthouse, train, lanterns,
 };
 
 /** Fills in the empty gallery. `use(prompt)` takes a prompt into the form. */
 export function showSamples(use) {
-  const scenes = Object.entries(SCENES).map(([prompt, draw]) => ({ prompt, draw, canvas: element('canvas', { width: WIDTH, height: HEIGHT, 'aria-hidden': 'true' }) }));
+  const scenes = Object.entries(SCENES).map(([name, draw]) => ({ prompt: t(`sample.${name}`), draw, canvas: element('canvas', { width: WIDTH, height: HEIGHT, 'aria-hidden': 'true' }) }));
   byId('jobs-empty').replaceChildren(
-    element('p', { class: 'lead', text: TEXT.lead }), element('p', {}, element('span', { class: 'unseen', text: `${TEXT.none} ` }), TEXT.how),
+    element('p', { class: 'lead', text: t('sample.lead') }), element('p', {}, element('span', { class: 'unseen', text: `${t('admin.noVideos')} ` }), t('sample.how')),
     ...scenes.map(({ prompt, canvas }) => element('button', { type: 'button', class: 'sample', click: () => use(prompt) }, canvas, element('span', { text: prompt }))));
   const isStill = matchMedia('(prefers-reduced-motion: reduce)');
   let drawn = -Infinity, first = null;

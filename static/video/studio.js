@@ -1,12 +1,11 @@
 /** The list of videos, a tile for each. Loaded when there is one, or when a person begins to order. */
 
 import { announce, byId, notice, once, say } from '../core/dom.js';
-import { clock, price } from '../core/format.js';
+import { clock, price, t } from '../core/format.js';
 import { sentence } from '../core/problems.js';
-import { purchases, whenChangedElsewhere } from '../core/store.js';
+import { purchases, whenChangedElsewhere } from '../core/site.js';
 import { promised } from './video.js';
 import { alertOfEnd, all, canNotify, remove, standing, startAlerts, startJobs, takeUp, usualTime } from './jobs.js';
-import { TEXT } from './strings.js';
 import { startTiles, tile, timeLeft } from './tile.js';
 
 const cards = new Map();
@@ -57,7 +56,7 @@ async function openLarge(id) {
   try {
     large = await import('./lightbox.js');
   } catch {
-    return void notice(TEXT.notLoaded);
+    return void notice(t('video.notLoaded'));
   }
   large.openLarge(id, { catalog, ids: shownIds, reuse: acts.reuse });
 }
@@ -87,16 +86,16 @@ function show(job, { ended, removed, first }) {
     left: () => leftOf(job),
   });
   if (!ended) return;
-  const text = phase === 'finished' ? TEXT.finishedNews : TEXT.failedNews;
+  const text = phase === 'finished' ? t('video.finishedNews') : t('video.failedNews');
   announce(text);
   alertOfEnd(job, text, first);
 }
 
 function showConnection(problem) {
   const text = !problem ? ''
-    : problem.code === 'offline' ? TEXT.offline
-      : problem.code === 'connection_lost' ? TEXT.unreachable
-        : TEXT.connection(sentence(problem));
+    : problem.code === 'offline' ? t('video.offline')
+      : problem.code === 'connection_lost' ? t('video.unreachable')
+        : t('video.connection', sentence(problem));
   say('jobs-connection', text);
 }
 
@@ -124,7 +123,7 @@ function startList() {
     next?.nextElementSibling?.querySelector('button, a, summary, video')?.focus();
   });
   byId('jobs').addEventListener('keydown', steer);
-  byId('jobs-select').addEventListener('click', () => void narrowing().then(({ select }) => select(), () => notice(TEXT.notLoaded)));
+  byId('jobs-select').addEventListener('click', () => void narrowing().then(({ select }) => select(), () => notice(t('video.notLoaded'))));
 }
 
 let tools = null;
@@ -188,14 +187,14 @@ function arrange() {
   for (const entry of sorted) entry.item.hidden = !visible.has(entry);
   byId('attention').hidden = urgent.length === 0;
   const atRisk = urgent.reduce((sum, { risk }) => sum + risk, 0);
-  say('attention-count', urgent.length ? TEXT.attention(urgent.length, atRisk ? price(atRisk) : '') : '');
+  say('attention-count', urgent.length ? t('video.attention', urgent.length, atRisk ? price(atRisk) : '') : '');
   if (entries.size) byId('jobs-empty').hidden = true;
   else acts.showSamples();
   byId('jobs-select').hidden = sorted.length < 2 && byId('jobs-select').ariaPressed !== 'true';
   byId('jobs-none').hidden = sorted.length === 0 || matching.length > 0;
   byId('jobs-more').hidden = matching.length <= most;
-  byId('jobs-more').textContent = TEXT.showMore(Math.min(PART, matching.length - most));
-  say('jobs-count', TEXT.count(matching.length, sorted.length));
+  byId('jobs-more').textContent = t('page.more', Math.min(PART, matching.length - most));
+  say('jobs-count', t('video.count', matching.length, sorted.length));
   tools?.show(sorted, isMany);
   showMaking();
 }
@@ -204,7 +203,7 @@ function arrange() {
 function showMaking() {
   const open = [...entries.values()].filter(({ phase }) => phase === 'open');
   const left = Math.max(0, ...open.map((entry) => entry.left?.() ?? 0));
-  say('jobs-making', open.length ? TEXT.making(open.length, left > 0 ? clock(left) : '') : '');
+  say('jobs-making', open.length ? t('video.making', open.length, left > 0 ? clock(left) : '') : '');
   byId('jobs-notify').hidden = !open.length || !canNotify;
 }
 

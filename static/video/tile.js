@@ -1,9 +1,8 @@
 /** The tile of a video: its progress, then its clip, which plays while it is pointed at; and the menu of what can be done with it. */
 
 import { button, byId, element, icon, twice } from '../core/dom.js';
-import { clock, price } from '../core/format.js';
+import { clock, price, t } from '../core/format.js';
 import { fileName, markFavourite, reason, remove, standing, usualTime, watchJob } from './jobs.js';
-import { TEXT } from './strings.js';
 import { promised } from './video.js';
 
 /** States that say no more than the progress does. Any other is shown as it is. */
@@ -19,17 +18,17 @@ export function startTiles(listener) {
 /** Makes a tile: `{item, wishes, draw(job), tick()}`. */
 export function tile(job) {
   const { payload, at } = job;
-  const prompt = payload.prompt || TEXT.noPrompt;
+  const prompt = payload.prompt || t('video.noPrompt');
   const short = shortened(prompt, 60);
   const about = element('span'), state = element('span', { class: 'unseen chip' });
   const parts = {
     time: element('p', { class: 'elapsed' }), expected: element('p', { class: 'hint' }), said: element('div'), media: element('div'),
     enlarge: element('button', { type: 'button', class: 'enlarge', 'aria-keyshortcuts': 'J K', click: () => page.openLarge(job.id) }),
-    star: iconButton('star', TEXT.favouriteOf(short), () => void markFavourite(job.id)),
-    file: element('a', { 'aria-label': TEXT.download, title: TEXT.download, tabindex: '-1' }, icon('down')),
-    again: iconButton('again', TEXT.useAgain, () => page.reuse(payload)),
-    more: iconButton('more', TEXT.actions(short), () => openMenu(current, parts.more)),
-    pick: element('input', { type: 'checkbox', class: 'pick', 'aria-label': TEXT.pick(short) }),
+    star: iconButton('star', t('video.favouriteOf', short), () => void markFavourite(job.id)),
+    file: element('a', { 'aria-label': t('video.download'), title: t('video.download'), tabindex: '-1' }, icon('down')),
+    again: iconButton('again', t('video.useAgain'), () => page.reuse(payload)),
+    more: iconButton('more', t('video.actions', short), () => openMenu(current, parts.more)),
+    pick: element('input', { type: 'checkbox', class: 'pick', 'aria-label': t('video.pick', short) }),
   };
   // What the other icons do is in the menu, too: with the keyboard, a tile is two stops.
   parts.more.tabIndex = 0;
@@ -37,7 +36,7 @@ export function tile(job) {
   parts.more.title = '';
   parts.again.hidden = !payload.prompt;
   const frame = element('div', { class: 'frame' }, parts.media, parts.enlarge, element('div', { class: 'over' }, parts.star, parts.file, parts.again, parts.more));
-  const item = element('li', { 'data-id': job.id }, element('article', { class: 'job', 'aria-label': TEXT.videoBy(payload.model, short) },
+  const item = element('li', { 'data-id': job.id }, element('article', { class: 'job', 'aria-label': t('video.videoBy', payload.model, short) },
     frame, parts.pick, element('p', { class: payload.prompt ? 'plain caption' : 'caption hint', dir: 'auto', title: payload.prompt, text: prompt }),
     element('p', { class: 'hint' }, about, ' ', state)));
   for (const sign of ['pointerenter', 'focusin']) item.addEventListener(sign, () => play(item));
@@ -45,7 +44,7 @@ export function tile(job) {
   let current = job, media = null, bar = null;
 
   function sayAbout(seconds) {
-    about.textContent = [payload.model, seconds && TEXT.seconds(seconds)].filter(Boolean).join(' · ');
+    about.textContent = [payload.model, seconds && t('video.seconds', seconds)].filter(Boolean).join(' · ');
   }
 
   function draw(latest) {
@@ -54,7 +53,7 @@ export function tile(job) {
     const isClip = said.phase === 'finished' && Boolean(said.playable);
     item.firstChild.dataset.phase = said.phase;
     parts.pick.disabled = said.phase === 'open';
-    parts.enlarge.ariaLabel = (isClip ? TEXT.enlarge : TEXT.detailsOf)(short);
+    parts.enlarge.ariaLabel = t(isClip ? 'video.enlarge' : 'video.detailsOf', short);
     for (const part of [parts.star, parts.file]) part.hidden = !isClip;
     parts.star.ariaPressed = String(Boolean(current.favourite));
     if (isClip) {
@@ -79,26 +78,26 @@ export function tile(job) {
     if (phase === 'open') {
       bar.dataset.percent = percent ?? '';
       const isUsual = !word || USUAL_STATES.includes(word.toLowerCase());
-      parts.said.replaceChildren(...[!isUsual && TEXT.status(word, percent), current.trouble].filter(Boolean).map((text) => element('p', { class: 'hint', text })));
+      parts.said.replaceChildren(...[!isUsual && t('video.status', word, percent), current.trouble].filter(Boolean).map((text) => element('p', { class: 'hint', text })));
     } else if (!isClip) parts.media.replaceChildren(...words(current, playableOf(current), true));
   }
 
   /** One clock: the time that is left, by the reported share or by the usual time of the model. */
   function tick() {
     const { phase } = standing(current);
-    const took = current.took > 0 && !current.open ? (phase === 'finished' ? TEXT.madeIn : TEXT.after)(clock(current.took)) : '';
-    state.textContent = [TEXT.states[phase], took].filter(Boolean).join(', ');
+    const took = current.took > 0 && !current.open ? t(phase === 'finished' ? 'video.madeIn' : 'video.after', clock(current.took)) : '';
+    state.textContent = [t(`video.phase.${phase}`), took].filter(Boolean).join(', ');
     if (!current.open) return;
     const elapsed = Date.now() - at;
     const learnt = usualTime(payload.model)?.time;
     const usual = learnt ?? promised(payload.model);
     const percent = bar.dataset.percent;
     const left = timeLeft(elapsed, usual, Number(percent));
-    parts.time.textContent = left > 0 ? TEXT.left(clock(left)) : clock(elapsed);
-    parts.expected.textContent = !usual ? (left > 0 ? '' : TEXT.states.open) : elapsed > usual ? TEXT.late(clock(usual)) : (learnt ? TEXT.usually : TEXT.promised)(clock(usual));
-    const [value, most, label] = percent ? [percent, 100, TEXT.progress.reported(percent)]
-      : left > 0 ? [elapsed, elapsed + left, TEXT.progress.byTime(clock(elapsed), clock(elapsed + left))]
-        : [null, 100, TEXT.progress.unknown];
+    parts.time.textContent = left > 0 ? t('video.left', clock(left)) : clock(elapsed);
+    parts.expected.textContent = !usual ? (left > 0 ? '' : t('video.phase.open')) : elapsed > usual ? t('video.late', clock(usual)) : t(learnt ? 'video.usually' : 'video.promised', clock(usual));
+    const [value, most, label] = percent ? [percent, 100, t('video.progress.reported', percent)]
+      : left > 0 ? [elapsed, elapsed + left, t('video.progress.byTime', clock(elapsed), clock(elapsed + left))]
+        : [null, 100, t('video.progress.unknown')];
     bar.max = most;
     if (value === null) bar.removeAttribute('value');
     else bar.value = value;
@@ -127,15 +126,15 @@ function openMenu(job, opener) {
   const act = (name, text, then) => element('button', { type: 'button', click: () => { menu.hidePopover(); then(); } }, icon(name), text);
   menu.ariaLabel = opener.ariaLabel;
   menu.replaceChildren(...[
-    act('video', TEXT.details, () => page.openLarge(job.id)),
-    isClip && element('a', { href: contentOf(job.id), download: fileName(job, address), click: () => menu.hidePopover() }, icon('down'), TEXT.download),
-    isClip && act('star', job.favourite ? TEXT.unfavourite : TEXT.favourite, () => void markFavourite(job.id)),
-    job.payload.prompt && act('again', TEXT.useAgain, () => page.reuse(job.payload)),
+    act('video', t('page.details'), () => page.openLarge(job.id)),
+    isClip && element('a', { href: contentOf(job.id), download: fileName(job, address), click: () => menu.hidePopover() }, icon('down'), t('video.download')),
+    isClip && act('star', job.favourite ? t('video.unfavourite') : t('video.favourite'), () => void markFavourite(job.id)),
+    job.payload.prompt && act('again', t('video.useAgain'), () => page.reuse(job.payload)),
     address && !playable && phase !== 'failed' && outside(address),
-    ['left', 'gone'].includes(phase) && !job.id.startsWith('unnamed-') && act('video', TEXT.watchAgain, () => watchJob(job.id, true)),
-    phase === 'open' && act('close', TEXT.hide, () => watchJob(job.id, false)),
-    phase === 'open' && element('p', { class: 'hint', text: TEXT.hideHint(price(job.costMicros)) }),
-    phase !== 'open' && twice(TEXT.remove, TEXT.removeSure, () => {
+    ['left', 'gone'].includes(phase) && !job.id.startsWith('unnamed-') && act('video', t('video.watchAgain'), () => watchJob(job.id, true)),
+    phase === 'open' && act('close', t('video.hide'), () => watchJob(job.id, false)),
+    phase === 'open' && element('p', { class: 'hint', text: t('video.hideHint', price(job.costMicros)) }),
+    phase !== 'open' && twice(t('video.remove'), t('video.removeSure'), () => {
       menu.hidePopover();
       void remove(job.id);
     }, { kind: 'bin' }),
@@ -166,21 +165,21 @@ export function playableOf(job) {
 export function words({ body, trouble, costMicros }, { state, phase, percent, address, playable }, isShort = false) {
   const said = [];
   if (phase === 'open') {
-    said.push(element('p', { class: 'pending', text: state ? TEXT.status(state, percent) : TEXT.firstStatus }));
+    said.push(element('p', { class: 'pending', text: state ? t('video.status', state, percent) : t('video.firstStatus') }));
   } else if (phase === 'finished' && !address) {
-    said.push(element('p', { text: TEXT.noAddress }));
+    said.push(element('p', { text: t('video.noAddress') }));
   } else if (phase === 'finished' && !playable) {
     // Each run of the sandbox serves its clips from a port of its own.
-    said.push(element('p', { class: 'hint', text: page.isSandbox ? TEXT.sandboxGone : TEXT.notPlayable(new URL(address).origin) }));
+    said.push(element('p', { class: 'hint', text: page.isSandbox ? t('video.sandboxGone') : t('video.notPlayable', new URL(address).origin) }));
   } else if (phase === 'failed') {
     const why = reason(body);
-    said.push(element('p', { class: 'fault', text: TEXT.failed(state) }),
-      why && element('p', { text: TEXT.gatewaySays(why) }),
-      element('p', { text: TEXT.failedCost(price(costMicros), isShort) }));
+    said.push(element('p', { class: 'fault', text: t('video.failed', state) }),
+      why && element('p', { text: t('video.gatewaySays', why) }),
+      element('p', { text: t('video.failedCost', price(costMicros), isShort) }));
   } else if (phase === 'left') {
-    said.push(element('p', { text: TEXT.hidden(state, price(costMicros)) }));
+    said.push(element('p', { text: t('video.hidden', state, price(costMicros)) }));
   } else if (phase === 'gone' && state) {
-    said.push(element('p', { text: TEXT.lastStatus(state) }));
+    said.push(element('p', { text: t('video.lastStatus', state) }));
   }
   if (trouble) said.push(element('p', { class: 'hint', text: trouble }));
   return said.filter(Boolean);
@@ -205,11 +204,11 @@ function clip(job, learn) {
     const video = element('video', {
       // Some phones show no picture before playing without a start time.
       'data-src': `${contentOf(job.id)}#t=0.001`, playsinline: true, loop: true, preload: 'none',
-      'aria-label': shortened(job.payload.prompt || TEXT.noPrompt, 200),
+      'aria-label': shortened(job.payload.prompt || t('video.noPrompt'), 200),
       loadedmetadata: () => job.payload.duration || learn(Math.round(video.duration)),
       loadeddata: () => fillSides(video, box),
       error: () => box.replaceChildren(element('div', { class: 'broken' },
-        element('p', { text: TEXT.clipBroken }), button(TEXT.tryAgain, load, 'quiet small'))),
+        element('p', { text: t('video.clipBroken') }), button(t('offer.again'), load, 'quiet small'))),
     });
     video.muted = true;
     box.replaceChildren(video);
@@ -237,7 +236,7 @@ function play(item) {
 }
 
 export function outside(address) {
-  return element('a', { href: address, target: '_blank', rel: 'noopener noreferrer', title: new URL(address).origin, text: TEXT.openClip });
+  return element('a', { href: address, target: '_blank', rel: 'noopener noreferrer', title: new URL(address).origin, text: t('video.openClip') });
 }
 
 export const shortened = (text, most) => (text.length > most ? `${[...text].slice(0, most).join('')}…` : text);

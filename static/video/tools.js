@@ -1,7 +1,7 @@
 /** Narrows and selects the listed videos. Loaded when there are many, or when somebody selects. */
 
 import { announce, button, byId, element, icon, twice } from '../core/dom.js';
-import { TEXT } from './strings.js';
+import { t } from '../core/format.js';
 
 /** Between two downloads of a selection, in milliseconds: browsers drop faster ones. */
 const BETWEEN = 400;
@@ -18,18 +18,22 @@ const KINDS = {
 let list, star, filters, isSelecting = false;
 const fields = {};
 
+/** What each field offers, besides the models and shapes that there are. */
+const CHOICES = { filter: Object.keys(KINDS), model: [''], shape: [''], date: ['', 'today', 'd7', 'd31'], sort: ['newest', 'oldest'] };
+const choices = (name) => Object.fromEntries(CHOICES[name].map((value) => [value, t(`choice.${name}.${value}`)]));
+
 /** Adds the fields. `narrow()` is called when something else is wanted, `arrange()` draws the list; `drop(id)` removes a video. */
 export function startTools(gallery) {
   list = gallery;
   const row = (name) => {
     fields[name] = element('select', { id: `jobs-${name}`, change: list.narrow });
-    offer(name, TEXT.tools.choices[name]);
-    return [element('label', { for: `jobs-${name}`, text: TEXT.tools[name] }), fields[name]];
+    offer(name, choices(name));
+    return [element('label', { for: `jobs-${name}`, text: t(`video.tool.${name}`) }), fields[name]];
   };
   fields.search = element('input', {
-    id: 'jobs-search', type: 'search', dir: 'auto', placeholder: TEXT.tools.placeholder, 'aria-label': TEXT.tools.search, input: list.narrow,
+    id: 'jobs-search', type: 'search', dir: 'auto', placeholder: t('page.search'), 'aria-label': t('video.tool.search'), input: list.narrow,
   });
-  const { favourites } = TEXT.tools;
+  const favourites = t('video.tool.favourites');
   star = element('button', { type: 'button', class: 'quiet', 'aria-pressed': 'false', 'aria-label': favourites, title: favourites, click: () => {
     star.ariaPressed = String(star.ariaPressed !== 'true');
     list.narrow();
@@ -65,11 +69,11 @@ export function show(entries, isMany) {
   byId('jobs-tools').hidden = !isMany;
   for (const [name, field] of [['model', 'model'], ['shape', 'aspect_ratio']]) {
     const values = [...new Set(entries.map(({ job }) => job?.payload[field]).filter(Boolean))].sort();
-    offer(name, { ...TEXT.tools.choices[name], ...Object.fromEntries(values.map((value) => [value, value])) });
+    offer(name, { ...choices(name), ...Object.fromEntries(values.map((value) => [value, value])) });
     fields[name].hidden = fields[name].previousSibling.hidden = values.length < 2;
   }
   const set = ['filter', 'model', 'shape', 'date', 'sort'].filter((name) => fields[name].selectedIndex > 0).length;
-  filters.textContent = TEXT.tools.filters(set);
+  filters.textContent = t('video.tool.filters', set);
   filters.classList.toggle('set', set > 0);
   showPicked();
 }
@@ -86,7 +90,7 @@ function offer(name, values) {
 export function select() {
   isSelecting = !isSelecting;
   byId('jobs').classList.toggle('selecting', isSelecting);
-  byId('jobs-select').textContent = isSelecting ? TEXT.doneSelecting : TEXT.select;
+  byId('jobs-select').textContent = isSelecting ? t('video.done') : t('video.select');
   byId('jobs-select').ariaPressed = String(isSelecting);
   byId('video-form').hidden = isSelecting;
   byId('jobs-picked').hidden = !isSelecting;
@@ -111,19 +115,19 @@ function showPicked() {
   if (bar.dataset.facts === facts && bar.firstChild) return;
   bar.dataset.facts = facts;
   const hadFocus = bar.contains(document.activeElement);
-  const some = (act) => () => (items.length ? act() : announce(TEXT.nothingPicked));
+  const some = (act) => () => (items.length ? act() : announce(t('video.nothingPicked')));
   const drop = async () => {
     for (const { dataset } of items) await list.drop(dataset.id);
     select();
     byId('video-heading').focus();
   };
   bar.replaceChildren(
-    element('strong', { role: 'status', text: TEXT.picked(items.length) }),
-    button(TEXT.pickAll, pickAll, 'quiet small'),
-    button(TEXT.downloadPicked(items.length), some(() => void download(items)), 'quiet small'),
-    items.length ? twice(TEXT.removePicked(items.length), TEXT.removePickedSure(items.length), drop, { kind: 'quiet small' })
-      : button(TEXT.removePicked(0), some(drop), 'quiet small'),
-    button(TEXT.cancelSelecting, select, 'quiet small'));
+    element('strong', { role: 'status', text: t('video.picked', items.length) }),
+    button(t('video.pickAll'), pickAll, 'quiet small'),
+    button(t('video.downloadPicked', items.length), some(() => void download(items)), 'quiet small'),
+    items.length ? twice(t('video.removePicked', items.length), t('video.removePickedSure', items.length), drop, { kind: 'quiet small' })
+      : button(t('video.removePicked', 0), some(drop), 'quiet small'),
+    button(t('page.cancel'), select, 'quiet small'));
   for (const made of [...bar.children].slice(2, 4)) made.ariaDisabled = items.length ? null : 'true';
   if (hadFocus) bar.querySelector('button').focus();
 }

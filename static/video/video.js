@@ -1,10 +1,8 @@
 /** The video view: a bar that follows the picked model's rules, and a purchase that is confirmed first. studio.js lists the videos. */
 
 import { byId, element, once, unbroken, unrepeated } from '../core/dom.js';
-import { clock, price } from '../core/format.js';
-import { canSpend, read, whenCanSpend } from '../core/site.js';
-import { choice, isNobody, jobs, purchases, whenChangedElsewhere } from '../core/store.js';
-import { TEXT } from './strings.js';
+import { clock, price, remark, t } from '../core/format.js';
+import { canSpend, choice, isNobody, jobs, purchases, read, whenCanSpend, whenChangedElsewhere } from '../core/site.js';
 
 /** A draft beyond this many characters is not kept; the service takes far fewer. */
 const LONGEST_DRAFT = 20_000;
@@ -102,7 +100,7 @@ async function ordering() {
   try {
     return await (await studio()).ordering();
   } catch {
-    complain(TEXT.notLoaded);
+    complain(t('video.notLoaded'));
     return null;
   }
 }
@@ -121,9 +119,9 @@ async function ask() {
   }
   const wanted = payload();
   const cost = price(model.price_micros);
-  byId('video-confirm-text').replaceChildren(...unbroken(TEXT.sure(wanted.duration, wanted.model, cost), wanted.model));
+  byId('video-confirm-text').replaceChildren(...unbroken(t('video.sure', wanted.duration, wanted.model, cost), wanted.model));
   byId('video-confirm-duplicate').textContent = orders.duplicate(wanted);
-  byId('video-yes').textContent = TEXT.spend(cost);
+  byId('video-yes').textContent = t('receipt.spend', cost);
   showConfirm(true);
   // Not on "Yes": a second Enter must not spend.
   byId('video-cancel').focus();
@@ -197,7 +195,7 @@ function startForm() {
       mark([['image', text]]);
       byId('video-picture').showPopover();
     };
-    import('./pictures.js').then(({ startPictures }) => startPictures(catalog.pictures, tell), () => complain(TEXT.notLoaded));
+    import('./pictures.js').then(({ startPictures }) => startPictures(catalog.pictures, tell), () => complain(t('video.notLoaded')));
   } else refuseFiles(form);
   showChips();
   for (const panel of form.querySelectorAll('[popover]')) placeAbove(panel, form);
@@ -229,11 +227,11 @@ function placeAbove(panel, form) {
 /** The pills say what is chosen. */
 function showChosen() {
   const { duration, aspect_ratio: shape, image_url: picture } = asked();
-  byId('video-length').textContent = TEXT.seconds(duration);
-  byId('video-length').ariaLabel = TEXT.lengthIs(duration);
+  byId('video-length').textContent = t('video.seconds', duration);
+  byId('video-length').ariaLabel = t('video.lengthIs', duration);
   byId('video-shape').textContent = shape;
-  byId('video-shape').ariaLabel = TEXT.shapeIs(TEXT.shapes[shape] ?? shape);
-  byId('video-slot').ariaLabel = byId('video-slot').title = TEXT.picture(model.image === 'required');
+  byId('video-shape').ariaLabel = t('video.shapeIs', t(`video.shape.${shape}`) ?? shape);
+  byId('video-slot').ariaLabel = byId('video-slot').title = t('video.picture', model.image === 'required');
   byId('video-slot').classList.toggle('set', Boolean(picture));
 }
 
@@ -241,7 +239,7 @@ function showChosen() {
 async function pickAnother() {
   try {
     const { pickModel } = await import('../shell/sheets.js');
-    const rows = catalog.video.map((one) => ({ ...one, group: TEXT.perVideo(price(one.price_micros)), best_for: factsOf(one) }));
+    const rows = catalog.video.map((one) => ({ ...one, group: t('video.perVideo', price(one.price_micros)), best_for: factsOf(one) }));
     pickModel({ chat: rows }, model.id, ({ id }) => {
       const wishes = asked();
       model = catalog.video.find((one) => one.id === id);
@@ -249,17 +247,15 @@ async function pickAnother() {
       keepDraft();
     });
   } catch {
-    complain(TEXT.notLoaded);
+    complain(t('video.notLoaded'));
   }
 }
 
 /** What a model makes, how long that takes here, and what it needs. */
 function factsOf({ id, durations: { values, min, max }, remarks }) {
   const usual = listed?.usualTime(id)?.time;
-  return [TEXT.seconds(values ? TEXT.oneOf(values) : TEXT.range(min, max)), usual && TEXT.usuallyHere(clock(usual)), inWords(remarks)].filter(Boolean).join(' · ');
+  return [values ? t('video.oneOf', values) : t('video.lengths', min, max), usual && t('video.usuallyHere', clock(usual)), remark(remarks)].filter(Boolean).join(' · ');
 }
-
-const inWords = (remarks) => remarks.replace('requires image_url', TEXT.pictureRequired);
 
 /** The time that the price list names for a model, in milliseconds; 0 if it names none. */
 export function promised(id) {
@@ -273,8 +269,8 @@ function showChips() {
     byId('video-prompt').value = before ? `${before.replace(/[,.]$/, '')}, ${word}` : word;
     byId('video-prompt').dispatchEvent(new Event('input', { bubbles: true }));
   };
-  byId('video-chips').replaceChildren(...Object.entries(TEXT.help).flatMap(([name, words]) => [element('strong', { text: name }),
-    element('div', { class: 'choices' }, words.map((word) => element('button', { type: 'button', class: 'quiet', text: word, click: () => add(word) })))]));
+  byId('video-chips').replaceChildren(...['camera', 'style'].flatMap((name) => [element('strong', { text: t(`chip.${name}`) }),
+    element('div', { class: 'choices' }, [1, 2, 3, 4, 5, 6, 7].map((place) => t(`chip.${name}.${place}`)).map((word) => element('button', { type: 'button', class: 'quiet', text: word, click: () => add(word) })))]));
 }
 
 /** Puts wishes into the form; what is not said is as the price list has it. */
@@ -327,10 +323,10 @@ function keepDraft() {
 function followModel({ duration, aspect_ratio: aspect }) {
   const required = model.image === 'required';
   mark([]);
-  byId('video-generate').textContent = TEXT.generate(price(model.price_micros));
+  byId('video-generate').textContent = t('video.generate', price(model.price_micros));
   byId('video-model').textContent = model.id;
-  byId('video-model').ariaLabel = TEXT.model(model.id);
-  byId('video-image-label').textContent = TEXT.picture(required);
+  byId('video-model').ariaLabel = t('chat.model', model.id);
+  byId('video-image-label').textContent = t('video.picture', required);
   byId('video-image').required = required;
   showDurations(model, duration ?? catalog.defaults.duration);
   showAspect(model, aspect ?? catalog.defaults.aspect_ratio);
@@ -339,21 +335,21 @@ function followModel({ duration, aspect_ratio: aspect }) {
 }
 
 function showDurations({ durations }, wanted) {
-  const legend = element('legend', { text: TEXT.length });
+  const legend = element('legend', { text: t('video.length') });
   if (durations.kind === 'one_of') {
     const preset = durations.values.includes(wanted) ? wanted : nearest(durations.values, wanted);
     return byId('video-duration').replaceChildren(legend, element('div', { class: 'choices' }, ...durations.values.map((value) =>
-      radio('duration', value, TEXT.seconds(value), value === preset))));
+      radio('duration', value, t('video.seconds', value), value === preset))));
   }
   const { min, max } = durations;
   const value = Math.min(max, Math.max(min, wanted));
-  const shown = element('output', { for: 'video-seconds', text: TEXT.seconds(value) });
+  const shown = element('output', { for: 'video-seconds', text: t('video.seconds', value) });
   const range = element('input', {
-    id: 'video-seconds', type: 'range', min, max, step: 1, value, 'aria-label': TEXT.lengthInSeconds, 'aria-describedby': 'video-seconds-hint',
-    input: () => { shown.textContent = TEXT.seconds(range.value); },
+    id: 'video-seconds', type: 'range', min, max, step: 1, value, 'aria-label': t('video.lengthInSeconds'), 'aria-describedby': 'video-seconds-hint',
+    input: () => { shown.textContent = t('video.seconds', range.value); },
   });
   byId('video-duration').replaceChildren(legend, element('div', { class: 'range' }, range, shown), element('p', {
-    id: 'video-seconds-hint', class: 'hint', text: TEXT.lengths(min, max, durations.kind === 'unstated'),
+    id: 'video-seconds-hint', class: 'hint', text: t('video.lengths', min, max) + (durations.kind === 'unstated' ? t('video.unstated') : ''),
   }));
 }
 
@@ -362,8 +358,8 @@ const nearest = (values, wanted) => values.reduce((best, value) =>
 
 function showAspect({ aspect_ratio: rule }, wanted) {
   byId('video-shape').hidden = rule === 'ignored';
-  byId('video-aspect').replaceChildren(element('legend', { text: TEXT.shape }), element('div', { class: 'choices' },
-    ...catalog.aspect_ratios.map((ratio) => radio('aspect', ratio, TEXT.shapes[ratio] ?? ratio, ratio === wanted))));
+  byId('video-aspect').replaceChildren(element('legend', { text: t('video.shape') }), element('div', { class: 'choices' },
+    ...catalog.aspect_ratios.map((ratio) => radio('aspect', ratio, t(`video.shape.${ratio}`) ?? ratio, ratio === wanted))));
 }
 
 function radio(name, value, text, on) {
@@ -379,7 +375,7 @@ const lengthOf = (text) => [...text].length;
 function showCount() {
   const used = lengthOf(byId('video-prompt').value);
   const most = catalog.limits.prompt_characters;
-  byId('video-count').textContent = used > most * NEARLY ? TEXT.characters(used, most) : '';
+  byId('video-count').textContent = used > most * NEARLY ? t('video.characters', used, most) : '';
   byId('video-count').classList.toggle('over', used > most);
 }
 
@@ -388,16 +384,16 @@ const CLOSED = /^[^.:]+\.?$|\.(local|localhost|internal|lan|home|corp)\.?$|^(0|1
 
 const MISSING = {
   prompt: (text) => {
-    if (!text) return TEXT.sayWhat;
+    if (!text) return t('video.sayWhat');
     const over = lengthOf(byId('video-prompt').value) - catalog.limits.prompt_characters;
-    return over > 0 ? TEXT.shorten(over) : '';
+    return over > 0 ? t('video.shorten', over) : '';
   },
   image: (text) => {
-    if (byId('video-image').ariaBusy) return TEXT.uploading;
-    if (!text) return model.image === 'required' ? TEXT.needsPicture(model.id) : '';
-    if (!/^https?:\/\//i.test(text) || !URL.canParse(text)) return TEXT.notAnAddress;
+    if (byId('video-image').ariaBusy) return t('video.uploading');
+    if (!text) return model.image === 'required' ? t('video.needsPicture', model.id) : '';
+    if (!/^https?:\/\//i.test(text) || !URL.canParse(text)) return t('video.notAnAddress');
     const { hostname } = new URL(text);
-    return CLOSED.test(hostname) ? TEXT.notPublic(hostname) : '';
+    return CLOSED.test(hostname) ? t('video.notPublic', hostname) : '';
   },
 };
 
@@ -415,7 +411,7 @@ function refuseFiles(form) {
   const refuse = (event, { files } = {}) => {
     if (!files?.length) return;
     event.preventDefault();
-    mark([['image', TEXT.noFiles]]);
+    mark([['image', t('video.noFiles')]]);
     byId('video-picture').showPopover();
     byId('video-image').focus();
   };

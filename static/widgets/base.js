@@ -11,67 +11,9 @@
 
 import { callerName, createClient, newKey } from '../client.js';
 import { announceBy, button, element, twice } from './dom.js';
-import { amountLeft, nameOfBudget, price, withCurrentNames } from './format.js';
+import { amountLeft, inWords, isEnglish, language, nameOfBudget, price, remark, t, withCurrentNames } from './format.js';
 import { Purchases, draft, isForgotten } from './purchases.js';
 import { STYLE } from './style.js';
-
-/** The strings of the widgets. */
-export const TEXT = {
-  money: { no: 'Not charged.', yes: 'Charged.', unknown: 'May be charged.' },
-  unchecked: 'A message was sent before this page was loaded, and its answer has not arrived yet. The signed-in user could not be checked',
-  pending: 'It was sent, and its answer has not arrived yet.',
-  forgotten: 'The answer was lost, and the service may have forgotten this purchase. If you send it again, you may pay twice.',
-  tryAgain: 'Try again',
-  nothingSold: 'Nothing is sold to you here.',
-  tryAgainFor: (cost) => `Try again · ${cost}`,
-  buyAgain: (cost) => `Buy again · ${cost}`,
-  buyAgainSure: (cost) => `Really? You pay ${cost} again`,
-  noCredit: 'The prepaid credit is used up.',
-  signIn: 'Please sign in first.',
-  spend: (cost) => `Yes, spend ${cost}`,
-  checkFree: 'Check again, free',
-  check: 'Check again',
-  sendAgain: (cost) => `Send it again · ${cost}`,
-  sendAgainSure: (cost) => `Really? You may pay ${cost} twice`,
-  forget: 'Dismiss',
-  itsPrice: 'its price',
-  waitFirst: 'Wait for the answer to the last one.',
-  shownElsewhere: 'It is shown elsewhere on this page.',
-  waiting: 'Waiting for the answer.',
-  proving: (seconds) => `Checking, ${seconds} s.`,
-  retrying: 'Asking again.',
-  retryingFree: 'Asking again; you do not pay twice.',
-  received: (cost) => `Received for ${cost}.`,
-  left: (name, amount) => `${name}: ${amount} left`,
-  model: 'Model',
-
-  // The chat
-  conversation: 'Conversation',
-  message: 'Message',
-  send: (cost) => `Send · ${cost}`,
-  writeFirst: 'Write a message first.',
-  write: 'Write a message',
-  ask: 'What would you like to know?',
-  priceIsShown: 'The price is on the button.',
-
-  // The video
-  videos: 'Videos',
-  prompt: 'What should it show?',
-  seconds: 'Seconds',
-  long: (seconds) => `${seconds} s`,
-  shape: 'Shape',
-  picture: 'Picture to start from',
-  pictureAt: 'https:// address of a picture to start from',
-  generate: (cost) => `Generate · ${cost}`,
-  sayWhat: 'Say what the video should show.',
-  sure: (seconds, model, cost) => `${seconds} s by ${model} for ${cost}. It cannot be cancelled.`,
-  keepEditing: 'Keep editing',
-  making: (seconds, percent) => `Being made: ${seconds} s${percent === null ? '' : `, ${percent} %`}`,
-  progress: 'Progress',
-  ready: 'It is ready.',
-  failed: 'The video could not be made.',
-  clip: 'The finished video',
-};
 
 // The widgets speak through status regions of their own: the page around them is not theirs.
 announceBy(() => {});
@@ -81,9 +23,9 @@ const SIGNED_OUT = ['missing_credentials', 'invalid_credentials'];
 
 /** What went wrong, for people. The gateway's own refusal is not always a sentence. */
 function sentence({ code, status, title, message }) {
-  if (SIGNED_OUT.includes(code)) return TEXT.signIn;
-  if (code !== 'refused') return message;
-  return status === 402 ? TEXT.noCredit : /^\s*[<{[]/.test(message) ? title : message;
+  if (SIGNED_OUT.includes(code)) return t('problem.missing_credentials');
+  if (code === 'refused' && status === 402) return t('widget.noCredit');
+  return inWords(`problem.${code}`, code === 'refused' && /^\s*[<{[]/.test(message) ? title : message);
 }
 
 /** A select in the shape of a pill, which shows `text()` of what is chosen. After a change by a script, call `update()`. */
@@ -99,7 +41,7 @@ export function pill(name, select, text = () => select.value) {
 /** Lines that shimmer where a text will be. */
 export const bones = (...shapes) => element('div', { class: 'bones', 'aria-hidden': 'true' }, (shapes.length ? shapes : ['', '', '']).map((shape) => element('span', { class: shape || null })));
 
-const option = (model, remark) => element('option', { value: model.id, text: `${model.id} · ${price(model.price_micros)}${remark ? ` · ${remark}` : ''}` });
+const option = (model, note) => element('option', { value: model.id, text: `${model.id} · ${price(model.price_micros)}${note ? ` · ${note}` : ''}` });
 
 /**
  * Keeps the tab's purchases in `sessionStorage`, in the order in which they were sent: those whose caller is known and that are not
@@ -174,7 +116,7 @@ export class PurchaseWidget extends HTMLElement {
     this.said = element('p', { class: 'small', role: 'status' });
     this.left = element('p', { class: 'small' });
     // The page around it may put its own way to sign in there.
-    this.gate = element('div', { class: 'sign-in', hidden: true }, element('slot', { name: 'sign-in' }, element('p', { text: TEXT.signIn })));
+    this.gate = element('div', { class: 'sign-in', hidden: true }, element('slot', { name: 'sign-in' }, element('p', { text: t('problem.missing_credentials') })));
   }
 
   /** A token, or a function that gives one. */
@@ -253,12 +195,12 @@ export class PurchaseWidget extends HTMLElement {
   async begin() {
     // Reading costs nothing; what an earlier page has sent may have.
     const charged = this.#store.all().length ? 'unknown' : 'no';
-    const say = ({ message }, ...actions) => this.show(element('div', { class: 'scroll' }, this.card(message, charged, ...actions)));
+    const say = (error, ...actions) => this.show(element('div', { class: 'scroll' }, this.card(inWords(`problem.${error.code}`, error.message), charged, ...actions)));
     this.show(element('div', { class: 'box loading', 'aria-hidden': 'true' }, bones(), element('div', { class: 'field' })));
     try {
       this.catalog = await this.client.catalog({ onRetry: (error) => say(error) });
     } catch (error) {
-      say(error, this.action(TEXT.tryAgain, () => void this.begin()));
+      say(error, this.action(t('offer.again'), () => void this.begin()));
       return;
     }
     this.#purchases.remember(this.catalog.replay);
@@ -268,12 +210,12 @@ export class PurchaseWidget extends HTMLElement {
 
   /** Shows these parts in the frame of the widget, or the frame that is given. */
   show(...parts) {
-    this.shadowRoot.replaceChildren(parts[0].matches('.box') ? parts[0] : element('div', { class: 'box' }, parts));
+    this.shadowRoot.replaceChildren(parts[0].matches('.box') ? parts[0] : element('div', { class: 'box', lang: language }, parts));
   }
 
   #drawSold() {
     if (this.catalog[this.kind].length) this.draw();
-    else this.show(element('p', { class: 'scroll', text: TEXT.nothingSold }));
+    else this.show(element('p', { class: 'scroll', text: t('widget.nothingSold') }));
   }
 
   /** Shows the form to those who are signed in. The others are asked to, and the page around is told. */
@@ -323,7 +265,7 @@ export class PurchaseWidget extends HTMLElement {
     }
     if (token !== this.token) return;
     const [least] = [...budgets].sort((one, other) => one.left_micros - other.left_micros);
-    this.left.textContent = least ? TEXT.left(nameOfBudget(least), amountLeft(least.left_micros)) : '';
+    this.left.textContent = least ? t('widget.left', nameOfBudget(least), amountLeft(least.left_micros)) : '';
   }
 
   /** Resumes the caller's own purchases that an earlier page left. Shows nothing until the caller is known. */
@@ -336,7 +278,7 @@ export class PurchaseWidget extends HTMLElement {
     if (token !== this.token) return;
     this.#unchecked?.remove();
     if (error) {
-      const card = this.card(`${TEXT.unchecked}: ${error.message}`, 'unknown', this.action(TEXT.check, () => void this.takeUp()));
+      const card = this.card(t('widget.unchecked', inWords(`problem.${error.code}`, error.message)), 'unknown', this.action(t('widget.check'), () => void this.takeUp()));
       this.#unchecked = element('li', {}, card);
       this.list.append(this.#unchecked);
       return;
@@ -369,7 +311,7 @@ export class PurchaseWidget extends HTMLElement {
   /** Resends a purchase that is still wanted and known; asks about any other. */
   async resume(record, spot) {
     if (this.#purchases.isWanted(record) && !this.busy && !record.mayBuyAgain) await this.go(record, spot);
-    else this.place(this.#purchases.canAskAgain(record) ? this.#unknown(record, spot, TEXT.pending) : this.#atRisk(record, spot), spot);
+    else this.place(this.#purchases.canAskAgain(record) ? this.#unknown(record, spot, t('widget.pending')) : this.#atRisk(record, spot), spot);
   }
 
   /** Makes a purchase that is not sent yet. */
@@ -380,7 +322,7 @@ export class PurchaseWidget extends HTMLElement {
   }
 
   isBusy() {
-    if (this.busy) this.said.textContent = TEXT.waitFirst;
+    if (this.busy) this.said.textContent = t('widget.waitFirst');
     return Boolean(this.busy);
   }
 
@@ -393,7 +335,7 @@ export class PurchaseWidget extends HTMLElement {
   go(record, spot, how = {}) {
     if (this.isBusy()) return false;
     if (record.state !== 'draft' && !this.#held.has(record.key)) {
-      this.said.textContent = TEXT.shownElsewhere;
+      this.said.textContent = t('widget.shownElsewhere');
       return false;
     }
     this.busy = record.key;
@@ -411,12 +353,12 @@ export class PurchaseWidget extends HTMLElement {
 
   async #run(record, spot, how, rest) {
     await this.holds(record.key);
-    this.said.textContent = TEXT.waiting;
-    const onRetry = () => { this.said.textContent = record.mayBuyAgain ? TEXT.retrying : TEXT.retryingFree; };
-    const onProof = (seconds) => { this.said.textContent = seconds ? TEXT.proving(seconds) : TEXT.waiting; };
+    this.said.textContent = t('widget.waiting');
+    const onRetry = () => { this.said.textContent = record.mayBuyAgain ? t('widget.retrying') : t('widget.retryingFree'); };
+    const onProof = (seconds) => { this.said.textContent = seconds ? t('page.proving', seconds) : t('widget.waiting'); };
     await this.#purchases.send(record, { ...how, onRetry, onProof }).finally(rest);
     if (record.state === 'done') {
-      this.said.textContent = TEXT.received(price(record.costMicros));
+      this.said.textContent = t('widget.received', price(record.costMicros));
       void this.showLeft();
       this.received(record, spot);
     } else {
@@ -433,35 +375,37 @@ export class PurchaseWidget extends HTMLElement {
 
   async #ended(record, spot) {
     const { charged, errors } = record.problem;
-    const words = [sentence(record.problem), ...(errors ?? []).slice(1).map(({ pointer, detail }) => `${pointer}: ${detail}`)].join('\n');
+    // In English, the sentence is about the first one.
+    const rest = (errors ?? []).slice(isEnglish ? 1 : 0);
+    const words = [sentence(record.problem), ...rest.map((one) => `${one.pointer}: ${inWords(`fault.${one.code}`, one.detail)}`)].join('\n');
     if (charged === 'unknown') return isForgotten(record) ? this.#atRisk(record, spot) : this.#unknown(record, spot, words);
     if (SIGNED_OUT.includes(record.problem.code)) this.askToSignIn();
     const cost = this.#cost(record);
     const keepsKey = this.#purchases.keepsKey(record);
     if (!keepsKey) await this.drop(record);
     const again = () => (keepsKey ? this.go(record, spot, { again: true }) : this.go(this.fresh(record.payload), spot));
-    if (charged === 'yes') return this.card(words, charged, this.twice(TEXT.buyAgain(cost), TEXT.buyAgainSure(cost), again));
-    return this.card(words, charged, this.kind === 'video' ? this.twice(TEXT.tryAgainFor(cost), TEXT.spend(cost), again) : this.action(TEXT.tryAgainFor(cost), again));
+    if (charged === 'yes') return this.card(words, charged, this.twice(t('widget.buyAgain', cost), t('widget.buyAgainSure', cost), again));
+    return this.card(words, charged, this.kind === 'video' ? this.twice(t('widget.tryAgain', cost), t('receipt.spend', cost), again) : this.action(t('widget.tryAgain', cost), again));
   }
 
   #unknown(record, spot, words) {
-    const label = record.mayBuyAgain ? TEXT.check : TEXT.checkFree;
+    const label = record.mayBuyAgain ? t('widget.check') : t('offer.same');
     return this.card(words, 'unknown', this.action(label, () => this.go(record, spot)), this.forget(record));
   }
 
   #atRisk(record, spot) {
     const cost = this.#cost(record);
     const send = () => this.go(record, spot, { atRisk: true });
-    return this.card(TEXT.forgotten, 'unknown', this.twice(TEXT.sendAgain(cost), TEXT.sendAgainSure(cost), send), this.forget(record));
+    return this.card(t('problem.forgotten'), 'unknown', this.twice(t('widget.sendAgain', cost), t('receipt.payTwice', cost), send), this.forget(record));
   }
 
   #cost({ payload }) {
     const row = this.catalog[this.kind].find(({ id }) => id === payload.model);
-    return row ? price(row.price_micros) : TEXT.itsPrice;
+    return row ? price(row.price_micros) : t('widget.itsPrice');
   }
 
   card(words, charged, ...actions) {
-    return element('div', { class: 'trouble', role: 'alert' }, words, element('p', { class: 'small', text: TEXT.money[charged] ?? TEXT.money.unknown }), element('div', { class: 'row' }, ...actions));
+    return element('div', { class: 'trouble', role: 'alert' }, words, element('p', { class: 'small', text: `${t(`receipt.charged.${charged}`) ?? t('receipt.charged.unknown')}.` }), element('div', { class: 'row' }, ...actions));
   }
 
   /** A button of a card, which closes once `act` has begun. */
@@ -482,12 +426,12 @@ export class PurchaseWidget extends HTMLElement {
   }
 
   forget(record) {
-    return this.action(TEXT.forget, () => void this.drop(record));
+    return this.action(t('page.dismiss'), () => void this.drop(record));
   }
 
-  models(rows, remark) {
+  models(rows, about) {
     const wanted = this.getAttribute('model');
-    const select = element('select', {}, rows.map((row) => option(row, row[remark])));
+    const select = element('select', {}, rows.map((row) => option(row, remark(row[about]))));
     const preset = this.catalog.defaults[`${this.kind}_model`];
     if (rows.some((row) => row.id === (wanted ?? preset))) select.value = wanted ?? preset;
     return { select, isFixed: select.value === wanted };

@@ -31,6 +31,8 @@ export class TollgateError extends Error {
   detail: string;
   charged: Charged;
   errors: Fault[];
+  /** When the budget that refused it renews; null for one that never does. */
+  renewsAt: string | null;
   /** Seconds until a retry makes sense. */
   retryAfter: number | null;
   /** The request's id in tollgate's log. */
@@ -52,9 +54,9 @@ export interface ClientOptions {
   baseUrl?: string | URL;
   /** A member's token or a JWT, or a function that returns one and is called before each attempt. */
   token?: string | null | (() => string | null | Promise<string | null>);
-  /** The highest number of attempts of a call. Default: 5. */
+  /** The highest number of attempts of a call. Default: `RETRIES.app.attempts`. */
   attempts?: number;
-  /** The longest wait, in seconds, that a refusal may ask for and still be retried. Default: 60. */
+  /** The longest wait, in seconds, that a refusal may ask for and still be retried. Default: `RETRIES.app.patience`. */
   patience?: number;
   /** Another `fetch` than the platform's. If it throws a `TollgateError`, the call ends with it; any other error is a lost connection. */
   fetch?: typeof globalThis.fetch;
@@ -294,6 +296,9 @@ declare global {
     'tollgate-video': CustomEvent<VideoAccepted & { status: unknown }>;
   }
 }
+
+/** The default retries of apps, and those of the page, whose user can press a button instead. */
+export const RETRIES: Record<'app' | 'page', { attempts: number; patience: number }>;
 
 /** Makes a new Idempotency-Key. */
 export function newKey(): string;

@@ -11,8 +11,8 @@
  */
 
 import { button, element, unbroken, unrepeated } from './widgets/dom.js';
-import { price } from './widgets/format.js';
-import { PurchaseWidget, TEXT, bones, pill } from './widgets/base.js';
+import { inWords, price, t } from './widgets/format.js';
+import { PurchaseWidget, bones, pill } from './widgets/base.js';
 
 /** The pixels above a question that was scrolled to the top. */
 const GAP = 12;
@@ -26,13 +26,13 @@ class TollgateChat extends PurchaseWidget {
     const { select, isFixed } = this.models(this.catalog.chat, 'best_for');
     const picked = () => this.catalog.chat.find((row) => row.id === select.value);
     const send = element('button', { class: 'main', type: 'submit' });
-    const label = () => { send.textContent = TEXT.send(price(picked().price_micros)); };
+    const label = () => { send.textContent = t('chat.send', price(picked().price_micros)); };
     select.addEventListener('change', label);
     label();
-    this.list = element('ol', { 'aria-label': TEXT.conversation, 'aria-live': 'polite' });
-    const empty = element('div', { class: 'empty' }, element('slot', { name: 'empty' }, element('p', { text: TEXT.ask }), element('p', { class: 'small', text: TEXT.priceIsShown })));
-    this.view = element('div', { class: 'scroll', tabindex: '0', role: 'group', 'aria-label': TEXT.conversation }, this.list, empty);
-    const text = element('textarea', { rows: 2, placeholder: TEXT.write, 'aria-label': TEXT.message, enterkeyhint: 'send', dir: 'auto', keydown: (event) => {
+    this.list = element('ol', { 'aria-label': t('widget.conversation'), 'aria-live': 'polite' });
+    const empty = element('div', { class: 'empty' }, element('slot', { name: 'empty' }, element('p', { text: t('chat.lead') }), element('p', { class: 'small', text: t('widget.priceIsShown') })));
+    this.view = element('div', { class: 'scroll', tabindex: '0', role: 'group', 'aria-label': t('widget.conversation') }, this.list, empty);
+    const text = element('textarea', { rows: 2, placeholder: t('chat.write'), 'aria-label': t('chat.message'), enterkeyhint: 'send', dir: 'auto', keydown: (event) => {
       if (event.key !== 'Enter' || event.shiftKey || event.isComposing) return;
       event.preventDefault();
       this.form.requestSubmit();
@@ -40,10 +40,10 @@ class TollgateChat extends PurchaseWidget {
     this.form = element('form', { input: () => this.clearRemark(), submit: (event) => {
       event.preventDefault();
       if (this.isBusy()) return;
-      if (!text.value.trim()) { this.said.textContent = TEXT.writeFirst; text.focus(); return; }
+      if (!text.value.trim()) { this.said.textContent = t('chat.writeFirst'); text.focus(); return; }
       this.ask(text.value, picked().id);
       text.value = '';
-    } }, element('div', { class: 'field' }, text, element('div', { class: 'row' }, isFixed ? null : pill(TEXT.model, select), send)), this.said, this.left);
+    } }, element('div', { class: 'field' }, text, element('div', { class: 'row' }, isFixed ? null : pill(t('column.model'), select), send)), this.said, this.left);
     this.show(this.view, this.gate, this.form);
   }
 
@@ -134,11 +134,11 @@ class TollgateVideo extends PurchaseWidget {
   draw() {
     const { select, isFixed } = this.models(this.catalog.video, 'remarks');
     const picked = () => this.catalog.video.find((row) => row.id === select.value);
-    const prompt = element('textarea', { rows: 2, maxlength: 2 * this.catalog.limits.prompt_characters, placeholder: TEXT.prompt, 'aria-label': TEXT.prompt, dir: 'auto' });
+    const prompt = element('textarea', { rows: 2, maxlength: 2 * this.catalog.limits.prompt_characters, placeholder: t('video.show'), 'aria-label': t('video.show'), dir: 'auto' });
     const length = element('select');
     const shape = element('select', {}, ...this.catalog.aspect_ratios.map((ratio) => element('option', { value: ratio, text: ratio })));
-    const picture = element('input', { type: 'url', class: 'picture', placeholder: TEXT.pictureAt, 'aria-label': TEXT.picture });
-    const [lengths, shapes] = [pill(TEXT.seconds, length, () => TEXT.long(length.value)), pill(TEXT.shape, shape)];
+    const picture = element('input', { type: 'url', class: 'picture', placeholder: t('widget.pictureAt'), 'aria-label': t('widget.picture') });
+    const [lengths, shapes] = [pill(t('widget.seconds'), length, () => t('video.seconds', length.value)), pill(t('video.shape'), shape)];
     const order = button('', () => ask(), 'main');
     const sure = element('div', { class: 'row', hidden: true });
     const begin = () => {
@@ -153,15 +153,15 @@ class TollgateVideo extends PurchaseWidget {
       lengths.update();
       shapes.hidden = ratio === 'ignored';
       picture.required = image === 'required';
-      order.textContent = TEXT.generate(price(picked().price_micros));
+      order.textContent = t('video.generate', price(picked().price_micros));
       begin();
     };
     select.addEventListener('change', follow);
     const ask = () => {
       if (this.isBusy()) return;
-      if (!prompt.value.trim()) { this.said.textContent = TEXT.sayWhat; prompt.focus(); return; }
+      if (!prompt.value.trim()) { this.said.textContent = t('video.sayWhat'); prompt.focus(); return; }
       if (!picture.reportValidity()) return;
-      const yes = button(TEXT.spend(price(picked().price_micros)), () => {
+      const yes = button(t('receipt.spend', price(picked().price_micros)), () => {
         if (this.isBusy()) return;
         begin();
         order.focus();
@@ -171,19 +171,19 @@ class TollgateVideo extends PurchaseWidget {
         };
         void this.go(this.fresh(payload), this.#add(payload));
       }, 'main');
-      const no = button(TEXT.keepEditing, () => { begin(); order.focus(); });
+      const no = button(t('widget.keepEditing'), () => { begin(); order.focus(); });
       this.clearRemark();
-      const question = TEXT.sure(length.value, picked().id, price(picked().price_micros));
+      const question = t('video.sure', length.value, picked().id, price(picked().price_micros));
       sure.replaceChildren(element('p', {}, unbroken(question, picked().id)), no, unrepeated(yes));
       sure.hidden = false;
       order.hidden = true;
       no.focus();
     };
     follow();
-    this.list = element('ol', { 'aria-label': TEXT.videos });
+    this.list = element('ol', { 'aria-label': t('service.video') });
     this.form = element('form', { input: () => this.clearRemark(), submit: (event) => event.preventDefault() },
       element('div', { class: 'field' }, prompt, picture,
-        element('div', { class: 'row' }, isFixed ? null : pill(TEXT.model, select), lengths, shapes, order), sure), this.said, this.left);
+        element('div', { class: 'row' }, isFixed ? null : pill(t('column.model'), select), lengths, shapes, order), sure), this.said, this.left);
     this.show(this.gate, this.form, this.list);
   }
 
@@ -228,12 +228,12 @@ class TollgateVideo extends PurchaseWidget {
     const { signal } = this.stop;
     const { requestId } = record.reply;
     const state = element('p', { class: 'small', role: 'status' });
-    const bar = element('progress', { max: 100, 'aria-label': TEXT.progress });
+    const bar = element('progress', { max: 100, 'aria-label': t('widget.progress') });
     // It has the shape of the clip, so that nothing moves once that is there.
     const frame = bones('frame');
     const began = Date.now();
     let percent = null;
-    const tick = () => { state.textContent = TEXT.making(Math.round((Date.now() - began) / 1000), percent); };
+    const tick = () => { state.textContent = t('widget.making', Math.round((Date.now() - began) / 1000), percent); };
     const clock = setInterval(tick, 1000);
     const rest = () => {
       clearInterval(clock);
@@ -256,10 +256,10 @@ class TollgateVideo extends PurchaseWidget {
           state.before(element('video', {
             class: 'frame',
             // Some phones show no picture before playing without a start time.
-            src: `${clip}#t=0.001`, controls: true, playsinline: true, preload: 'metadata', 'aria-label': TEXT.clip,
+            src: `${clip}#t=0.001`, controls: true, playsinline: true, preload: 'metadata', 'aria-label': t('widget.clip'),
           }));
         }
-        state.textContent = word.state === 'finished' ? TEXT.ready : TEXT.failed;
+        state.textContent = word.state === 'finished' ? t('widget.ready') : t('widget.failed');
         this.#followed.delete(record);
         this.settled(record);
         if (word.state === 'finished') this.emit('tollgate-video', { ...record.reply, status: word.status });
@@ -271,7 +271,7 @@ class TollgateVideo extends PurchaseWidget {
       // A widget that is out of the page does not follow its videos; it resumes when it is back.
       if (signal.aborted) return;
       this.#followed.delete(record);
-      this.place(this.card(error.message, 'yes', this.action(TEXT.check, () => void this.#follow(record, card)), this.forget(record)), card);
+      this.place(this.card(inWords(`problem.${error.code}`, error.message), 'yes', this.action(t('widget.check'), () => void this.#follow(record, card)), this.forget(record)), card);
     }
   }
 }

@@ -2,6 +2,7 @@
 //! functions may be.
 
 mod names;
+mod rooms;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -13,33 +14,38 @@ use std::path::{Path, PathBuf};
 const MAY_USE: &[(&str, &[&str])] = &[
     ("gateway::contract",   &[]),
     ("clock",               &["gateway::contract"]),
-    ("gate::problem",       &["clock"]),
+    ("gate::problem",       &["clock", "gateway::contract"]),
     ("gate::response",      &["gate::problem"]),
     ("sync",                &[]),
+    ("trust",               &[]),
     ("gate::log_limit",     &["clock"]),
     ("metrics",             &["clock"]),
     ("api::validate",       &["clock", "gate::problem", "gateway::contract"]),
     ("config",              &["api::validate", "gateway::contract"]),
-    ("edge::tls",           &["clock", "config"]),
+    ("log",                 &["config", "metrics"]),
+    ("edge::tls",           &["clock", "config", "trust"]),
     ("gateway::redact",     &["config", "gateway::contract", "metrics"]),
-    ("ledger",              &["clock", "edge::tls", "gate::problem", "gateway::contract", "metrics"]),
+    ("ledger",              &["clock", "gate::problem", "gateway::contract", "metrics", "trust"]),
+    ("ledger::configured",  &["config", "ledger", "trust"]),
     ("gateway::sandbox",    &["clock", "gateway::contract"]),
-    ("gateway",             &["api::validate", "clock", "config", "edge::tls", "gate::problem", "gateway::contract", "gateway::redact", "ledger", "metrics"]),
-    ("edge::acme",          &["clock", "config", "edge::tls"]),
-    ("access",              &["clock", "config", "gate::log_limit", "gate::problem", "gateway", "gateway::contract", "ledger", "metrics"]),
+    ("gateway",             &["clock", "config", "gate::problem", "gateway::contract", "gateway::redact", "ledger", "metrics", "trust"]),
+    ("edge::acme",          &["clock", "config", "edge::tls", "gateway", "trust"]),
+    ("access",              &["clock", "config", "gate::log_limit", "gate::problem", "gateway", "gateway::contract", "ledger", "ledger::configured", "metrics"]),
+    ("config::files",       &["access", "clock", "config", "edge::acme", "edge::tls", "ledger::configured"]),
     ("video::pictures",     &["access", "clock", "gate::problem", "ledger"]),
     ("gate",                &["access", "clock", "config", "edge::tls", "gate::log_limit", "gate::problem", "gate::response", "ledger", "metrics"]),
     ("video",               &["access", "api::validate", "clock", "config", "gate::problem", "gate::response", "gateway", "gateway::contract", "ledger", "metrics"]),
     ("purchase",            &["access", "api::validate", "clock", "gate::problem", "gateway", "gateway::contract", "ledger", "metrics", "video"]),
-    ("account",             &["clock", "config", "gate::problem", "gateway", "gateway::contract", "ledger"]),
+    ("account",             &["clock", "config", "edge::tls", "gate::problem", "gateway", "gateway::contract", "ledger", "metrics"]),
     ("api::reports",        &["access", "account", "api::validate", "clock", "gate", "gate::problem", "gate::response", "gateway", "gateway::contract", "ledger", "purchase", "video"]),
-    ("video::media",        &["access", "clock", "config", "gate::problem", "gate::response", "gateway", "ledger", "video"]),
-    ("account::webhooks",   &["clock", "config", "gateway", "gateway::contract", "ledger", "metrics"]),
-    ("api::people",         &["access", "clock", "gate::problem", "gateway::contract", "ledger"]),
-    ("api",                 &["access", "account", "api::people", "api::reports", "api::validate", "clock", "gate", "gate::problem", "gate::response", "gateway", "gateway::contract", "gateway::redact", "metrics", "purchase", "video", "video::media", "video::pictures"]),
-    ("gate::pipeline",      &["access", "api", "config", "gate", "gate::problem", "gate::response", "gateway", "ledger", "metrics", "purchase", "video"]),
+    ("video::media",        &["access", "gate::problem", "gate::response", "gateway", "ledger", "video"]),
+    ("api::people",         &["access", "api::validate", "clock", "gate::problem", "gateway::contract", "ledger"]),
+    ("api",                 &["access", "api::people", "api::reports", "api::validate", "clock", "gate", "gate::problem", "gate::response", "gateway", "gateway::contract", "gateway::redact", "purchase", "video", "video::media", "video::pictures"]),
+    ("api::ops",            &["access", "account", "api", "api::reports", "clock", "gate::problem", "gate::response", "gateway", "gateway::contract", "ledger", "metrics"]),
+    ("gate::pipeline",      &["api", "gate", "gate::response", "gateway"]),
     ("edge",                &["clock", "config", "edge::tls", "gate", "gate::problem", "gate::response", "metrics"]),
     ("app",                 &[EVERYTHING]),
+    ("edge::runtime",       &[EVERYTHING]),
     ("cli",                 &[EVERYTHING]),
     ("app::embed",          &[EVERYTHING]),
     ("lib",                 &[EVERYTHING]),
@@ -60,6 +66,8 @@ const HEADER_WRITERS: &[&str] = &["insert(", "append(", ".header("];
 const NAMES_THAT_SAY_NOTHING: &[&str] =
     &["utils", "util", "helpers", "helper", "common", "types", "misc"];
 const MAX_FILE_LINES: usize = 500;
+/// A table of texts has a row for each text, and a language has one table.
+const TABLES: &str = "static/text";
 const MAX_FUNCTION_LINES: usize = 60;
 
 #[test]
@@ -106,11 +114,13 @@ fn module_paths_are_spelled_out_where_used() {
 
 #[test]
 fn endpoints_use_only_the_call_of_the_gate() {
-    none(production().filter(|file| file.module == "api").flat_map(|file| {
-        let seen = mentions(&file.code, "crate::gate::").into_iter();
-        let hidden = seen.filter(|name| !SEEN_BY_API.contains(&name.as_str()));
-        hidden.map(|name| format!("{}: downstream::{name}", file.path)).collect::<Vec<_>>()
-    }));
+    none(production().filter(|file| ["api", "api::ops"].contains(&&*file.module)).flat_map(
+        |file| {
+            let seen = mentions(&file.code, "crate::gate::").into_iter();
+            let hidden = seen.filter(|name| !SEEN_BY_API.contains(&name.as_str()));
+            hidden.map(|name| format!("{}: gate::{name}", file.path)).collect::<Vec<_>>()
+        },
+    ));
 }
 
 #[test]
@@ -118,7 +128,11 @@ fn only_the_app_names_the_sandbox() {
     let outside = production().filter(|file| {
         file.module != "gateway::sandbox" && !MAY_NAME_SANDBOX.contains(&&*file.module)
     });
-    none(outside.filter(|file| file.code.contains("sandbox::")).map(|file| file.path));
+    let names_it = |file: &Source| {
+        let is_beside = file.module.starts_with("gateway") && file.code.contains("sandbox::");
+        is_beside || used_modules(&file.code).contains("gateway::sandbox")
+    };
+    none(outside.filter(names_it).map(|file| file.path));
 }
 
 #[test]
@@ -168,7 +182,7 @@ fn pipeline_has_no_branches() {
 
 #[test]
 fn files_stay_short() {
-    let long = all_files().filter_map(|path| {
+    let long = all_files().filter(|path| !path.starts_with(TABLES)).filter_map(|path| {
         let lines = fs::read_to_string(&path).expect("utf-8").lines().count();
         (lines > MAX_FILE_LINES).then(|| format!("{}: {lines} lines", path.display()))
     });
@@ -274,16 +288,22 @@ struct Source {
     path: String,
     module: String,
     code: String,
+    /// The number of its lines outside tests, with comments.
+    lines: usize,
 }
 
 /// Every file of `src` that is not a test from its first line to its last.
 fn production() -> impl Iterator<Item = Source> {
     let sources: Vec<_> = files_in("src", &["rs"]).filter(|path| !is_test(path)).collect();
     assert!(!sources.is_empty(), "tests run in the package root");
-    sources.into_iter().map(|path| Source {
-        module: row_of(&module_path(&path.display().to_string())),
-        code: code_of(&fs::read_to_string(&path).expect("utf-8")),
-        path: path.display().to_string(),
+    sources.into_iter().map(|path| {
+        let text = fs::read_to_string(&path).expect("utf-8");
+        Source {
+            module: row_of(&module_path(&path.display().to_string())),
+            code: code_of(&text),
+            lines: lines_without_tests(&text).len(),
+            path: path.display().to_string(),
+        }
     })
 }
 
@@ -329,6 +349,18 @@ fn used_modules(code: &str) -> BTreeSet<String> {
 /// The text without comments and without items for tests.
 fn code_of(text: &str) -> String {
     let mut code = String::new();
+    for line in lines_without_tests(text) {
+        if !line.trim_start().starts_with("//") {
+            code += line.split(" // ").next().unwrap_or_default();
+            code.push('\n');
+        }
+    }
+    code
+}
+
+/// The lines outside items for tests.
+fn lines_without_tests(text: &str) -> Vec<&str> {
+    let mut kept = Vec::new();
     let mut lines = text.lines();
     while let Some(line) = lines.next() {
         if line.trim() == "#[cfg(test)]" {
@@ -337,12 +369,11 @@ fn code_of(text: &str) -> String {
                 let end = indent_of(line).to_owned() + "}";
                 lines.by_ref().find(|line| *line == end);
             }
-        } else if !line.trim_start().starts_with("//") {
-            code += line.split(" // ").next().unwrap_or_default();
-            code.push('\n');
+        } else {
+            kept.push(line);
         }
     }
-    code
+    kept
 }
 
 fn indent_of(line: &str) -> &str {

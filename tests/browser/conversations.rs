@@ -272,7 +272,7 @@ fn conversation_that_opens_leaves_the_focus_to_a_person_who_writes_already() {
 }
 
 /// A disk that is full when a record is written again while all are read; what the page then has of it.
-const FULL_WHILE_READING: &str = "import(document.querySelector('link[href$=\"/store.js\"]').href).then(async ({ conversations: shelf }) => {
+const FULL_WHILE_READING: &str = "import(document.querySelector('link[href$=\"/site.js\"]').href).then(async ({ conversations: shelf }) => {
     const record = (title) => ({ id: 'one', title, at: Date.now(), turns: [], aside: [] });
     await shelf.put(record('older'));
     const put = IDBObjectStore.prototype.put;

@@ -42,7 +42,7 @@ fn printed(page: &Page) -> String {
 #[test]
 fn readme_snippet_buys_a_chat() {
     let (shop, gate) = listed();
-    let block = shown("README.md", "Call it", "html", &gate.origin).concat();
+    let block = shown("README.md", "Three ways in", "html", &gate.origin).concat();
     shop.show("/index.html", &format!("{LISTENING}{block}</html>"));
     let page = shop.visit("/index.html", &gate.origin);
     let printed = printed(&page);
@@ -56,7 +56,7 @@ fn readme_snippet_buys_a_chat() {
 #[test]
 fn readme_snippet_shows_errors_and_charges() {
     let (shop, gate) = listed();
-    let block = shown("README.md", "Call it", "html", &gate.origin).concat();
+    let block = shown("README.md", "Three ways in", "html", &gate.origin).concat();
     assert!(block.contains("'Hello'") && block.contains("console.error"), "{block}");
     let block = block.replace("'Hello'", "'sandbox:drop'").replace("console.error", "console.log");
     shop.show("/index.html", &format!("{LISTENING}{block}</html>"));
@@ -137,7 +137,7 @@ fn documented_widgets_work_and_take_a_token_set_before_loading() {
     let origin = format!("http://{}", gate.address());
     let bearer = login.bearer(&gate, &login.claims("ann", 600));
     let token = bearer.trim_start_matches("Bearer ");
-    let block = shown("docs/guide/web.md", "The widgets", "html", &origin).concat();
+    let block = shown("docs/guide/embed.md", "2. Add the widgets", "html", &origin).concat();
     // Before the module of the elements has run: a classic script that stands after them.
     let early =
         format!("<script>document.querySelector('tollgate-chat').token = '{token}';</script>");

@@ -74,7 +74,12 @@ impl Gate {
 
     /// Runs a command beside it, and returns what that prints for programs.
     pub(crate) fn run(&self, words: &[&str]) -> String {
-        let ran = run(self.folder.path(), words, &[SETTINGS, MEMBERS].concat());
+        self.run_with(words, &[])
+    }
+
+    /// The same with further settings, as variables.
+    pub(crate) fn run_with(&self, words: &[&str], settings: &[(&str, &str)]) -> String {
+        let ran = run(self.folder.path(), words, &[SETTINGS, MEMBERS, settings].concat());
         assert_eq!(ran.code, Some(0), "{words:?}: {}", ran.stderr);
         ran.stdout.trim().to_owned()
     }
@@ -103,7 +108,7 @@ impl Gate {
 
     /// How many streams of events were asked for so far, as its own figures say.
     pub(crate) fn streams(&self) -> u64 {
-        self.count("tollgate_requests_total{", "route=\"/bff/events\"")
+        self.count("tollgate_requests_total{", "endpoint=\"/bff/events\"")
     }
 
     /// The sum of its figures of this name and label.

@@ -17,6 +17,7 @@ mod gate;
 mod held_gateway;
 mod kept_purchases;
 mod keyboard;
+mod languages;
 mod ledgers;
 mod login;
 mod long;

@@ -233,6 +233,13 @@ impl Page {
         self.call("Emulation.setEmulatedMedia", json!({"features": features}));
     }
 
+    /// Says from now on that the person reads this language, such as `de-DE`.
+    pub(crate) fn prefer_language(&self, language: &str) {
+        let agent = self.evaluate("navigator.userAgent");
+        let told = json!({"userAgent": agent, "acceptLanguage": language});
+        self.call("Emulation.setUserAgentOverride", told);
+    }
+
     /// Takes the network away, or gives it back.
     pub(crate) fn offline(&self, offline: bool) {
         let wire = json!({"offline": offline, "latency": 0, "downloadThroughput": -1, "uploadThroughput": -1});

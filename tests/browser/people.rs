@@ -8,6 +8,7 @@ use crate::page::Page;
 use crate::sign_in::signed_in;
 use crate::watch::Tamper;
 
+const LINKS: &[(&str, &str)] = &[("TOLLGATE_ACCESS__LINKS", "true")];
 const SHOWN_TOKEN: &str = "document.querySelector('dialog [readonly]')?.value ?? ''";
 const NO_DIALOG: &str = "document.querySelector('dialog') === null";
 
@@ -129,6 +130,33 @@ fn invite_link_signs_a_new_member_in_and_leaves_the_address() {
     hers.evaluate(&format!("void (location.hash = '#sign-in?token={token}')"));
     hers.wait_for_text("You are signed in already.");
     assert_eq!(hers.evaluate("location.hash"), "");
+}
+
+#[test]
+fn link_for_guests_opens_the_page_and_leaves_the_address() {
+    let gate = Gate::start_for_members_with(LINKS);
+    let make = ["link", "create", "--amount", "0.009", "--for", "Trade fair", "--until"];
+    let link = gate.run_with(&[&make[..], &["2040-12-24", "--uses", "1"]].concat(), LINKS);
+    let (_, fragment) = link.split_once("/#").expect("a fragment");
+    assert!(fragment.starts_with("t=tgl_"), "{link}");
+
+    let mut guest = Page::new(&gate.origin);
+    guest.expect_errors(&["status of 401"]);
+    guest.goto(&format!("{}/#{fragment}", gate.origin));
+    guest.find(("button", "Menu: Trade fair"));
+    assert_eq!(guest.evaluate("location.hash"), "");
+    guest.find(("textbox", "Message")).fill("Hello");
+    guest.press("Enter");
+    guest.wait_for_text("$0.003 left");
+    guest.reload();
+    guest.find(("button", "Menu: Trade fair"));
+
+    let mut other = Page::new(&gate.origin);
+    other.expect_errors(&["status of 401"]);
+    other.goto(&format!("{}/#{fragment}", gate.origin));
+    other.wait_for_text(
+        "The link does not open: this link has been opened in as many browsers as it allows",
+    );
 }
 
 #[test]

@@ -286,7 +286,7 @@ fn open_purchase_that_version_1_of_the_page_kept_is_shown_with_its_cost() {
     wait_for_trouble(&page, "you may pay twice");
     page.find(("button", "Send it again · $3.00"));
     let turn = page.evaluate(
-        "import(document.querySelector('script[type=module]').src.replace('shell.js', 'core/store.js')).then(({ conversations }) => conversations.one('1')).then(({ turns }) => turns[0])",
+        "import(document.querySelector('script[type=module]').src.replace('shell.js', 'core/site.js')).then(({ conversations }) => conversations.one('1')).then(({ turns }) => turns[0])",
     );
     assert_eq!((&turn["costMicros"], turn.get("tollMicros")), (&6_000.into(), None), "{turn}");
     assert_eq!(gate.sold(), 0);

@@ -172,7 +172,7 @@ fn days_are_local_until_the_person_asks_for_those_of_utc() {
     page.wait_for_text("Days are in your local time.");
     let day = "document.querySelector('#usage-body tbody td').textContent";
     // 14 hours ahead of UTC.
-    let today = "(offset) => new Date(Date.now() + offset * 3_600_000).toISOString().slice(0, 10)";
+    let today = "(offset) => new Date(Date.now() + offset * 3_600_000).toLocaleDateString('en-US', { dateStyle: 'medium', timeZone: 'UTC' })";
     assert_eq!(page.evaluate(&format!("{day} === ({today})(14)")), true);
     page.find(("button", "Custom")).click();
     page.find(("combobox", "Days")).choose("UTC");

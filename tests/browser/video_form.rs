@@ -280,7 +280,7 @@ fn video_view_without_videos_loads_nothing_but_its_form() {
     let page = open(&gate);
     page.wait_for_text("No videos yet.");
     let loaded = "performance.getEntriesByType('resource').map(({ name }) => /video\\/(\\w+)\\.js$/.exec(name)?.[1]).filter(Boolean).sort().join()";
-    assert_eq!(page.evaluate(loaded), "pictures,samples,strings,video");
+    assert_eq!(page.evaluate(loaded), "pictures,samples,video");
     // The samples fill the form in, and order nothing.
     page.find(("button", "A train through the Alps, tracking shot, golden hour")).click();
     assert_eq!(page.find(PROMPT).value(), "A train through the Alps, tracking shot, golden hour");

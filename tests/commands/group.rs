@@ -180,7 +180,7 @@ fn extra_raises_a_member_for_a_time_and_is_listed() {
     let clock = std::sync::Arc::new(tollgate::clock::wall);
     let ledger = Store::open_read_only(&fixture.path(), clock).unwrap();
     let members = fixture.runtime.block_on(ledger.members()).unwrap();
-    assert_eq!(members[0].own_budget, day("5"), "the limit itself is as before");
+    assert_eq!(members[0].terms.budget, day("5"), "the limit itself is as before");
 
     let ended = update(&["--no-extra"]);
     assert!(ended.err.contains("budget $5.00 a day, no extra\n"), "{}", ended.err);

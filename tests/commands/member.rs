@@ -76,10 +76,10 @@ fn member_token_is_printed_once_and_stored_nowhere() {
         ..SpendLimit::NONE
     };
     assert_eq!(
-        (&*members[0].name, members[0].role, members[0].own_budget),
+        (&*members[0].name, members[0].terms.role, members[0].terms.budget),
         ("ann", Role::Member, own)
     );
-    assert_eq!((&*members[1].name, members[1].role), ("bob", Role::Admin));
+    assert_eq!((&*members[1].name, members[1].terms.role), ("bob", Role::Admin));
     assert_eq!(members[0].token, token::hash_token(&fixture.secret(), &token));
     assert_eq!(members[1].token, token::hash_token(&fixture.secret(), bob.out.trim_end()));
     assert_eq!(*members[0].prefix, token[..9]);
@@ -140,17 +140,17 @@ fn update_changes_named_fields_only() {
         )
     );
     let (day, month) = (Some(Usd::dollars(5)), Some(Usd::mills(500)));
-    assert_eq!(fixture.members()[0].own_budget, SpendLimit { day, month, ..SpendLimit::NONE });
+    assert_eq!(fixture.members()[0].terms.budget, SpendLimit { day, month, ..SpendLimit::NONE });
     fixture.output(&["update", "ann", "--role", "admin"]);
     assert_eq!(
-        (fixture.members()[0].own_budget, fixture.members()[0].role),
+        (fixture.members()[0].terms.budget, fixture.members()[0].terms.role),
         (SpendLimit { day, month, ..SpendLimit::NONE }, Role::Admin)
     );
     fixture.output(&["update", "ann", "--no-budget", "--budget", "5/day", "--role", "member"]);
-    assert_eq!(fixture.members()[0].own_budget, SpendLimit { day, ..SpendLimit::NONE });
+    assert_eq!(fixture.members()[0].terms.budget, SpendLimit { day, ..SpendLimit::NONE });
     fixture.output(&["update", "ann", "--no-budget"]);
     assert_eq!(
-        (fixture.members()[0].own_budget, fixture.members()[0].role),
+        (fixture.members()[0].terms.budget, fixture.members()[0].terms.role),
         (SpendLimit::default(), Role::Member)
     );
     let said = fixture.refused(&["update", "ann"], 2);

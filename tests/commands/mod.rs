@@ -6,6 +6,7 @@ mod backup;
 mod check;
 pub(crate) mod fixture;
 mod group;
+mod link;
 pub(crate) mod lists;
 mod member;
 mod online;

@@ -1,4 +1,5 @@
-//! Parts of the documents are written from the code: problems, endpoints, metrics, `--help`, the module graph.
+//! Parts of the documents are written from the code: problems, endpoints, metrics, `--help`, the tools of agents, the
+//! module graph.
 //!
 //! `UPDATE_DOCS=1 cargo test --test checks documents:: generated` writes them.
 
@@ -9,6 +10,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 use tollgate::api::endpoints::{self, Endpoint, Served};
+use tollgate::api::mcp;
 use tollgate::cli::Cli;
 use tollgate::gate::problem::{ALL, Charged, Kind};
 use tollgate::metrics::{
@@ -16,7 +18,7 @@ use tollgate::metrics::{
     SharedLedgerMetrics, SlotReading,
 };
 
-use crate::markdown::{read, rows, section};
+use crate::markdown::{read, section};
 
 const EVERYTHING: Served = Served { mcp: true, login_metadata: true, oidc: true, own_tokens: true };
 
@@ -31,7 +33,7 @@ fn problems_md_has_a_section_for_each_problem_as_the_code_has_it() {
 }
 
 fn problem(kind: &Kind, text: &str) -> String {
-    let Kind { status, code, charged, title, advice } = kind;
+    let Kind { status, code, charged, advice, .. } = kind;
     let written = section(text, &format!("`{code}`"));
     let (_, causes) = written.split_once("**Cause**:").expect("a cause");
     let (causes, rest) = causes.split_once("\n\n**Fix**: ").expect("a fix");
@@ -44,39 +46,30 @@ fn problem(kind: &Kind, text: &str) -> String {
     };
     let status = status.as_u16();
     format!(
-        "\n## `{code}`\n\n{title}. Status {status}, charged: {charged}.\n\n**Cause**:{causes}\n\n**Fix**: {advice}\n{}",
+        "\n## `{code}`\n\nStatus {status}, charged: {charged}.\n\n**Cause**:{causes}\n\n**Fix**: {advice}\n{}",
         table.unwrap_or_default()
     )
 }
 
-/// The descriptions are written by hand, all else is from the code.
+/// The descriptions are the summaries of the OpenAPI document.
 #[test]
 fn http_md_lists_every_endpoint_as_the_code_has_it() {
-    let file = "docs/reference/http.md";
-    let text = read(file);
-    let written = rows(section(&text, "Endpoints"));
-    let row = |name: String, counted: &str| {
-        let row = written.iter().find(|row| row[0] == name);
-        let description = row.unwrap_or_else(|| panic!("{file} does not describe {name}"))[1];
-        assert!(!description.is_empty(), "{file} does not describe {name}");
-        format!("| {name} | {description} | {counted} |\n")
-    };
     let operations = serde_json::from_str::<Value>(&read("docs/openapi.json")).unwrap();
     let paths = operations["paths"].as_object().expect("paths");
-    let endpoint = |endpoint: &Endpoint| {
-        let (method, table) = (&endpoint.route.method, endpoints::route_table([], EVERYTHING));
+    let table = endpoints::route_table([], EVERYTHING);
+    let endpoint = |Endpoint { route, .. }: &Endpoint| {
+        let method = route.method.as_str().to_ascii_lowercase();
         let is_of = |path: &&String| {
-            let is_listed = paths[*path].get(method.as_str().to_ascii_lowercase()).is_some();
-            is_listed && table.find(method, path).is_ok_and(|route| *route == endpoint.route)
+            let is_listed = paths[*path].get(&method).is_some();
+            is_listed && table.find(&route.method, path).is_ok_and(|found| found == route)
         };
         let path = paths.keys().filter(is_of).min_by_key(|path| path.len()).expect("a path");
-        let counted = format!("{:?}", endpoint.route.class).to_lowercase();
-        row(format!("`{} {path}`", endpoint.route.method), &counted)
+        let summary = paths[path][&method]["summary"].as_str().expect("a summary");
+        let counted = format!("{:?}", route.class).to_lowercase();
+        format!("- `{} {path}`, {counted}: {summary}\n", route.method)
     };
-    let table: String = endpoints::all().map(endpoint).collect();
-    let table = format!("{table}{}", row("everything else".to_owned(), "free"));
-    let head = "| Endpoint | What it does | Counted as |\n|---|---|---|\n";
-    compare_table(file, "Endpoints", &format!("{head}{table}"));
+    let list: String = endpoints::all().map(endpoint).collect();
+    compare_list("docs/reference/http.md", "Endpoints", &list);
 }
 
 #[test]
@@ -108,18 +101,25 @@ fn metrics_md_lists_every_metric_as_it_is_scraped() {
         lines.collect::<Vec<_>>()
     };
     let (kinds, helps) = (facts("# TYPE "), facts("# HELP "));
-    let mut table = "| Name | Type | Labels | Counts |\n|---|---|---|---|\n".to_owned();
+    let mut list = String::new();
     for (name, help) in &helps {
         let kind = kinds.iter().find(|(known, _)| known == name).expect("a type").1;
+        let end = match kind {
+            "counter" => "_total",
+            "histogram" => "_bucket",
+            "gauge" => "",
+            other => panic!("{name}: {other} has no name in queries here"),
+        };
         let sample = page.lines().find(|line| line.starts_with(name)).expect("a sample");
         let labels = sample.split_once('{').and_then(|(_, rest)| rest.split_once('}'));
+        let labels = labels.into_iter().flat_map(|(labels, _)| labels.split(','));
         let labels: Vec<_> = labels
-            .into_iter()
-            .flat_map(|(labels, _)| labels.split(','))
-            .filter_map(|label| Some(format!("`{}`", label.split_once('=')?.0)))
+            .filter_map(|label| Some(label.split_once('=')?.0))
+            .filter(|name| *name != "le")
             .collect();
-        let help = help.trim_end_matches('.');
-        table += &format!("| `{name}` | {kind} | {} | {help} |\n", labels.join(", "));
+        let labels =
+            if labels.is_empty() { String::new() } else { format!("{{{}}}", labels.join(",")) };
+        list += &format!("- `{name}{end}{labels}`: {}\n", help.trim_end_matches('.'));
     }
     let code = ["metrics.rs", "metrics/readings.rs", "metrics/shared_ledger.rs"]
         .map(|file| read(format!("src/{file}")))
@@ -132,39 +132,38 @@ fn metrics_md_lists_every_metric_as_it_is_scraped() {
     added.extend(code.split('"').filter(is_name).map(str::to_owned));
     let scraped: BTreeSet<_> = helps.iter().map(|(name, _)| (*name).to_owned()).collect();
     assert_eq!(scraped, added, "a metric that this test does not count once");
-    compare_table("docs/reference/metrics.md", "Metrics", &table);
+    compare_list("docs/reference/metrics.md", "Metrics", &list);
 }
 
 #[test]
-fn cli_md_has_the_help_of_every_command() {
-    let file = "docs/reference/cli.md";
-    let text = read(file);
-    let (prose, _) = text.split_once("\n## Help\n").expect("a section `Help`");
+fn cli_md_lists_every_command() {
     let mut cli = <Cli as clap::CommandFactory>::command();
     cli.build();
-    let mut helps = String::new();
-    help(&mut cli, "tollgate", &mut helps);
-    compare(file, &text, &format!("{prose}\n## Help\n{helps}"));
+    let mut list = String::new();
+    add_commands(&cli, &mut list);
+    compare_list("docs/reference/cli.md", "Commands", &list);
 }
 
-fn help(command: &mut clap::Command, path: &str, helps: &mut String) {
-    let text = command.render_help().to_string();
-    // Every command has these; the first one shows them.
-    let is_shown = |line: &&str| {
-        let option = line.trim_start();
-        path == "tollgate" || !(option.starts_with("-h,") || option.starts_with("--config"))
-    };
-    let lines: Vec<_> = text.trim().lines().map(str::trim_end).filter(is_shown).collect();
-    let text = lines.join("\n");
-    let text = text.trim_end().trim_end_matches("Options:").trim_end();
-    // A group's help only repeats the first lines of its commands.
-    if path == "tollgate" || !command.has_subcommands() {
-        *helps += &format!("\n### `{path}`\n\n```text\n{text}\n```\n");
+/// Adds each command below this one, but for groups, whose commands say all.
+fn add_commands(above: &clap::Command, list: &mut String) {
+    for command in above.get_subcommands().filter(|command| command.get_name() != "help") {
+        if command.has_subcommands() {
+            add_commands(command, list);
+            continue;
+        }
+        let values: String = command.get_positionals().map(|value| format!(" {value}")).collect();
+        let path = command.get_bin_name().expect("it is built");
+        let about = command.get_about().expect("a summary");
+        *list += &format!("- `{path}{values}`: {about}\n");
     }
-    for below in command.get_subcommands_mut().filter(|below| below.get_name() != "help") {
-        let path = format!("{path} {}", below.get_name());
-        help(below, &path, helps);
-    }
+}
+
+#[test]
+fn agents_md_lists_every_tool() {
+    let rows: String =
+        mcp::tools().map(|(name, about)| format!("| `{name}` | {about} |\n")).collect();
+    let head = "| Tool | What it does |\n|---|---|\n";
+    compare_table("docs/guide/agents.md", "Tools", &format!("{head}{rows}"));
 }
 
 #[test]
@@ -196,11 +195,21 @@ fn architecture_md_has_the_module_graph_that_is_tested() {
 
 /// Compares the first table of a section, as [`compare`] does.
 fn compare_table(file: &str, heading: &str, table: &str) {
+    compare_part(file, heading, "|", table);
+}
+
+/// Compares the first list of code in a section, as [`compare`] does.
+fn compare_list(file: &str, heading: &str, list: &str) {
+    compare_part(file, heading, "- `", list);
+}
+
+/// Compares the first lines of a section that start like this.
+fn compare_part(file: &str, heading: &str, start: &str, should: &str) {
     let text = read(file);
-    let lines = section(&text, heading).lines().skip_while(|line| !line.starts_with('|'));
-    let is: Vec<_> = lines.take_while(|line| line.starts_with('|')).collect();
-    assert!(!rows(&is.join("\n")).is_empty(), "{file}: no table below `{heading}`");
-    compare(file, &text, &text.replace(&is.join("\n"), table.trim_end()));
+    let lines = section(&text, heading).lines().skip_while(|line| !line.starts_with(start));
+    let is: Vec<_> = lines.take_while(|line| line.starts_with(start)).collect();
+    assert!(is.len() > 2, "{file}: nothing below `{heading}` starts with {start}");
+    compare(file, &text, &text.replace(&is.join("\n"), should.trim_end()));
 }
 
 /// Compares a document with what it should be, or writes it.

@@ -6,4 +6,5 @@ mod proof;
 mod references;
 mod security;
 mod settings;
+mod texts;
 mod walk;

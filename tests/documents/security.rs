@@ -1,9 +1,9 @@
-//! The table of attacks is held to the code: each case is there, and each test that it names is one.
+//! The list of attacks is held to the code: each case is there, and each test that it names is one.
 
 use std::fs;
 use std::path::Path;
 
-use crate::markdown::{read, rows, spans};
+use crate::markdown::{read, spans};
 
 /// How many cases each group has.
 const GROUPS: [(char, usize); 10] = [
@@ -19,12 +19,12 @@ const GROUPS: [(char, usize); 10] = [
     ('J', 1),
 ];
 
-/// The rows of all tables: the cases, what they are, the outcome, the tests.
-fn table(text: &str) -> Vec<Vec<&str>> {
-    rows(text).into_iter().filter(|row| row.len() == 4).collect()
+/// The cases of all lists, each with what it is, its outcome and its tests.
+fn list(text: &str) -> Vec<(&str, &str)> {
+    text.lines().filter_map(|line| line.strip_prefix("- **")?.split_once(' ')).collect()
 }
 
-/// Returns the cases of a row: `C1–C3` is three of them.
+/// Returns the cases of an item: `C1–C3` is three of them.
 fn cases(name: &str) -> Vec<String> {
     let (first, last) = name.split_once('–').unwrap_or((name, name));
     let number = |case: &str| case[1..].parse::<usize>().expect("a number");
@@ -35,7 +35,7 @@ fn cases(name: &str) -> Vec<String> {
 #[test]
 fn every_security_case_has_a_row() {
     let text = read("docs/dev/security-cases.md");
-    let listed: Vec<_> = table(&text).into_iter().flat_map(|row| cases(row[0])).collect();
+    let listed: Vec<_> = list(&text).into_iter().flat_map(|(name, _)| cases(name)).collect();
     let known: Vec<_> = GROUPS
         .iter()
         .flat_map(|(group, count)| (1..=*count).map(move |number| format!("{group}{number}")))
@@ -47,18 +47,18 @@ fn every_security_case_has_a_row() {
 fn every_security_case_names_existing_tests_or_a_reason() {
     let text = read("docs/dev/security-cases.md");
     let (mut faults, mut named) = (Vec::new(), 0);
-    for row in table(&text) {
-        let tests: Vec<_> = spans(row[3]).into_iter().filter(|span| span.contains("::")).collect();
-        let reason = row[3].split("No test: ").nth(1);
+    for (name, case) in list(&text) {
+        let tests: Vec<_> = spans(case).into_iter().filter(|span| span.contains("::")).collect();
+        let reason = case.split("No test: ").nth(1);
         if tests.is_empty() && reason.is_none_or(|reason| reason.len() < 20) {
-            faults.push(format!("{}: neither a test nor a reason", row[0]));
+            faults.push(format!("{name}: neither a test nor a reason"));
         }
         named += tests.len();
         let missing = tests.into_iter().filter(|test| !is_test(test));
-        faults.extend(missing.map(|test| format!("{}: there is no test `{test}`", row[0])));
+        faults.extend(missing.map(|test| format!("{name}: there is no test `{test}`")));
     }
     assert!(faults.is_empty(), "{}", faults.join("\n"));
-    assert!(named > 100, "{named}: the tables were not read");
+    assert!(named > 100, "{named}: the lists were not read");
 }
 
 #[test]

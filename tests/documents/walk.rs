@@ -1,6 +1,7 @@
 //! What the documents tell people to type works: their settings load, and the commands with curl are run.
 
 use std::collections::HashSet;
+use std::fs;
 use std::path::Path;
 use std::process::Command;
 
@@ -8,6 +9,7 @@ use tollgate::config::{Environment, Settings, SettingsSource};
 
 use crate::markdown::{blocks, documents, read, rows, section};
 use crate::support::Server;
+use crate::support::process::PROGRAM;
 
 const PUBLIC: &str = "127.0.0.1:8080";
 const ADMIN: &str = "127.0.0.1:9464";
@@ -51,25 +53,28 @@ fn documented_settings_snippets_load() {
 }
 
 #[test]
-fn documented_curl_commands_answer_as_shown() {
-    // The README's are some of the guide's: each set begins with a sandbox of its own.
-    for (document, least) in [("README.md", 2), ("docs/guide/getting-started.md", 7)] {
-        walk_through(document, least, &[]);
+fn documented_commands_answer_as_shown() {
+    // The README's are some of the guides': each set begins with a sandbox of its own.
+    let guides = ["getting-started", "embed", "share", "front"];
+    let guides = guides.map(|name| format!("docs/guide/{name}.md"));
+    walk_through("README.md", 1, &[]);
+    for (guide, least) in guides.iter().zip([7, 2, 6, 5]) {
+        walk_through(guide, least, &[]);
     }
 }
 
-/// The guide starts tollgate with these settings.
+/// The guide starts tollgate with these variables.
 #[test]
 fn documented_proof_of_work_buys() {
     let total = ("TOLLGATE_BUDGET__TOTAL", "{ day = \"0.006\" }");
-    let settings = [("TOLLGATE_ACCESS__PROOF", "auto"), total];
+    let variables = [("TOLLGATE_ACCESS__PROOF", "auto"), total];
     let text = read("docs/guide/proof.md");
-    assert!(text.contains(&format!("{}={}", settings[0].0, settings[0].1)));
+    assert!(text.contains(&format!("{}={}", variables[0].0, variables[0].1)));
     assert!(text.contains(&format!("{}='{}'", total.0, total.1)));
-    walk_through("docs/guide/proof.md", 3, &settings);
+    walk_through("docs/guide/proof.md", 3, &variables);
 }
 
-/// Who follows the README and then the guide meets no 422 `idempotency_key_reused`.
+/// A reader of the README and then the guide gets no 422 `idempotency_key_reused`.
 #[test]
 fn documented_keys_of_readme_and_guide_differ() {
     let keys = |document| {
@@ -82,28 +87,51 @@ fn documented_keys_of_readme_and_guide_differ() {
     assert!(readme.is_disjoint(&guide), "{readme:?}");
 }
 
-fn walk_through(document: &str, least: usize, environment: &[(&str, &str)]) {
-    let words: String = blocks(&read(document), "sh").concat();
-    let walk = Walk::open(environment);
-    let (mut command, mut steps) = (String::new(), 0);
-    for line in words.lines() {
-        match line.strip_prefix("# ") {
-            Some(expected) if !command.is_empty() => {
-                let (status, heart) = expected.split_once(' ').expect("a status and a body");
-                let (got, body) = walk.run(&std::mem::take(&mut command));
-                assert_eq!(got, status, "{expected}\n{body}");
-                assert!(body.contains(heart), "expected {heart}\n{body}");
-                steps += 1;
+/// Runs a document's commands in order, with the settings that it shows and these variables.
+fn walk_through(document: &str, least: usize, variables: &[(&str, &str)]) {
+    let text = read(document);
+    let mut walk = Walk::open(&blocks(&text, "toml").concat(), variables);
+    let mut run = 0;
+    for Step { command, expected } in steps(&blocks(&text, "sh").concat()) {
+        if ["cargo ", "./test "].iter().any(|start| command.starts_with(start)) {
+            continue;
+        }
+        let (printed, body) = walk.run(&command);
+        run += 1;
+        let Some(expected) = expected else {
+            assert!(!command.starts_with("curl "), "{document}: no answer to {command}");
+            continue;
+        };
+        let (status, part) = match command.starts_with("curl ") {
+            true => expected.split_once(' ').expect("a status and a body"),
+            false => ("", expected.as_str()),
+        };
+        assert!(printed.starts_with(status), "{document}: {expected}\n{printed}{body}");
+        let answer = if status.is_empty() { &printed } else { &body };
+        assert!(answer.contains(part), "{document}: expected {part}\n{answer}");
+    }
+    assert!(run >= least, "{document}: {run}");
+}
+
+struct Step {
+    command: String,
+    /// What the document says of its answer.
+    expected: Option<String>,
+}
+
+fn steps(text: &str) -> Vec<Step> {
+    let mut steps: Vec<Step> = Vec::new();
+    for line in text.lines().filter(|line| !line.is_empty()) {
+        let last = steps.last_mut();
+        match (line.strip_prefix("# "), last) {
+            (Some(expected), Some(step)) => step.expected = Some(expected.to_owned()),
+            (None, Some(step)) if step.command.ends_with("\\\n") => {
+                step.command += &format!("{line}\n");
             }
-            _ if line.starts_with("curl ") || !command.is_empty() => {
-                command += &format!("{line}\n")
-            }
-            _ => {}
+            _ => steps.push(Step { command: format!("{line}\n"), expected: None }),
         }
     }
-    assert_eq!(command, "", "a command without its answer");
-    assert_eq!(steps, words.matches("curl ").count());
-    assert!(steps >= least, "{document}: {steps}");
+    steps
 }
 
 #[test]
@@ -113,7 +141,7 @@ fn sandbox_faults_answer_as_documented() {
     faults.retain(|row| !LONG_FAULTS.contains(&row[0].trim_matches('`')));
     // This one parks the only key, and the next call would meet that.
     faults.sort_by_key(|row| row[0].contains("revoked"));
-    let walk = Walk::open(&[]);
+    let mut walk = Walk::open("", &[]);
     for row in faults {
         let body = format!(
             r#"{{"model":"eta-5","messages":[{{"role":"user","content":"{}"}}]}}"#,
@@ -132,31 +160,49 @@ fn sandbox_faults_answer_as_documented() {
 }
 
 /// Runs the documents' commands before the binary with its sandbox.
-struct Walk {
-    server: Server,
+struct Walk<'a> {
+    environment: &'a [(&'a str, &'a str)],
+    server: Option<Server>,
     folder: tempfile::TempDir,
 }
 
-impl Walk {
-    fn open(environment: &[(&str, &str)]) -> Self {
+impl<'a> Walk<'a> {
+    /// Opens a folder with these settings. The server starts with these variables.
+    fn open(settings: &str, environment: &'a [(&'a str, &'a str)]) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
-        Self { server: Server::start(folder.path(), &[], environment), folder }
+        fs::write(folder.path().join("proxy.toml"), settings).expect("the settings can be written");
+        Self { environment, server: None, folder }
     }
 
-    /// Runs the command as written, but for the ports; gives the status and the body with its head.
-    fn run(&self, command: &str) -> (String, String) {
-        let body = self.folder.path().join("body");
-        let quiet = "curl() { command curl --silent --show-error --max-time 20 --output \"$BODY\" --write-out '%{http_code}' \"$@\"; }";
-        let command = command
-            .replace(PUBLIC, &self.server.address.to_string())
-            .replace(ADMIN, &self.server.admin.to_string());
+    /// Runs the command as written, but for the ports. Returns what it prints (of curl, the status) and
+    /// the body with its head.
+    ///
+    /// The server starts before the first request, as its reader starts it.
+    fn run(&mut self, command: &str) -> (String, String) {
+        let [body, variables] = ["body", "variables"].map(|name| self.folder.path().join(name));
+        let mut script = format!(
+            "tollgate() {{ '{PROGRAM}' \"$@\"; }}\ntouch \"$VARIABLES\" && . \"$VARIABLES\"\n"
+        );
+        script += "curl() { command curl --silent --show-error --max-time 20 --output \"$BODY\" --write-out '%{http_code}' \"$@\"; }\n";
+        if command.starts_with("curl ") {
+            let start = || Server::start(self.folder.path(), &[], self.environment);
+            let server = self.server.get_or_insert_with(start);
+            script += &command
+                .replace(PUBLIC, &server.address.to_string())
+                .replace(ADMIN, &server.admin.to_string());
+        } else {
+            script += command;
+        }
+        script += "set | grep '^TOKEN=' > \"$VARIABLES\" || true";
         let ran = Command::new("sh")
-            .args(["-ec", &format!("{quiet}\n{command}")])
-            .env("BODY", &body)
+            .args(["-ec", &script])
+            .current_dir(self.folder.path())
+            .envs([("BODY", &body), ("VARIABLES", &variables)])
             .output()
             .expect("a shell");
         let said = String::from_utf8_lossy(&ran.stderr);
         assert!(ran.status.success(), "{command}{said} (this test needs curl and Python)");
-        (String::from_utf8_lossy(&ran.stdout).into_owned(), read(&body))
+        let answer = fs::read_to_string(&body).unwrap_or_default();
+        (String::from_utf8_lossy(&ran.stdout).into_owned(), answer)
     }
 }

@@ -73,6 +73,8 @@ fn cross_site_read_without_a_listed_origin_is_refused_and_uses_no_limit() {
         "/bff/widgets/purchases.js",
         "/bff/widgets/dom.js",
         "/bff/widgets/format.js",
+        "/bff/text/en.js",
+        "/bff/text/de.js",
         "/bff/openapi.json",
         "/bff/catalog",
         "/",

@@ -140,7 +140,7 @@ fn label_values_are_from_closed_lists() {
     let routes: BTreeSet<_> = endpoints::all().map(|endpoint| endpoint.route.path).collect();
     let codes: BTreeSet<_> = problem::ALL.iter().map(|kind| kind.code).collect();
     let is_listed = |label: &str, value: &str| match label {
-        "route" => matches!(value, "/" | "none") || routes.contains(value),
+        "endpoint" => matches!(value, "/" | "none") || routes.contains(value),
         "status" => value.len() == 3 && value.parse::<u16>().is_ok(),
         "service" => ["chat", "video", "other", "status", "billing"].contains(&value),
         "outcome" => ["charged", "refused", "unknown"].contains(&value),

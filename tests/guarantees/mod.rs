@@ -20,6 +20,7 @@ mod job_polling;
 mod jwt;
 mod jwt_subjects;
 mod limits;
+mod links;
 mod log;
 mod login_service;
 mod members;

@@ -345,7 +345,7 @@ fn server_logs_the_member_changes_of_commands() {
         });
     }
     let updated = log(&gate).into_iter().find(|line| line["message"] == "member updated").unwrap();
-    assert_eq!((&updated["role"], &updated["day"]), (&"admin".into(), &"5.000000".into()));
+    assert_eq!(updated["terms"], "role admin, budget 5.00/day");
 }
 
 #[test]

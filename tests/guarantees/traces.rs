@@ -29,7 +29,7 @@ fn trace_context_is_in_each_log_line_and_not_at_the_gateway() {
     let lines = || -> Vec<Value> {
         let printed = gate.printed();
         let lines = printed.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
-        lines.filter(|line| line["span"]["route"] == "/api/v1/chat").collect()
+        lines.filter(|line| line["span"]["endpoint"] == "/api/v1/chat").collect()
     };
     let ended = |line: &&Value| line["message"] == "request finished";
     until("both are logged", || lines().iter().filter(ended).count() == 2);

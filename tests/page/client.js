@@ -5,7 +5,7 @@
 async (modules) => {
   const { createClient, TollgateError } = await import('/bff/client.js');
   const { Purchases, draft } = modules ? await import(`${modules}core/purchases.js`) : {};
-  const { purchases: shelf, keepFor } = modules ? await import(`${modules}core/store.js`) : {};
+  const { purchases: shelf, keepFor } = modules ? await import(`${modules}core/site.js`) : {};
   if (modules) keepFor('');
   const REQUEST = { model: 'm', messages: [{ role: 'user', content: 'Hello' }] };
 

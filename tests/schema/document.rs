@@ -11,6 +11,7 @@ use tollgate::gate::problem::ALL;
 use tollgate::gate::route::{Auth, BodyKind, Class, Route};
 use tollgate::gateway::contract::catalog::Catalog;
 use tollgate::gateway::contract::member::Role;
+use tollgate::gateway::contract::terms::TERMS;
 use tollgate::gateway::contract::video::{ASPECT_RATIOS, MAX_PROMPT};
 use tollgate::gateway::contract::wire::ROLES;
 
@@ -145,8 +146,11 @@ fn schemas_list_the_values_of_the_code() {
     let openai: Vec<_> = ROLES.iter().copied().chain(["developer"]).collect();
     assert_eq!(*schema(&format!("/OpenAiChatRequest/{roles}")), json!(openai));
     let roles = Role::ALL.map(Role::name);
-    for of in ["NewMember", "MemberTerms"] {
+    for (of, more) in [("NewMember", Some("name")), ("MemberTerms", None)] {
         assert_eq!(*schema(&format!("/{of}/properties/role/enum")), json!(roles));
+        let properties = schema(&format!("/{of}/properties")).as_object().unwrap();
+        let terms: BTreeSet<_> = TERMS.iter().map(|term| term.name).chain(more).collect();
+        assert_eq!(properties.keys().map(String::as_str).collect::<BTreeSet<_>>(), terms, "{of}");
     }
 }
 

@@ -191,8 +191,9 @@ impl Books {
         let same = self.entries.iter().filter(|(_, entry)| entry.identity == identity);
         // One that runs comes first, then the one that ended last.
         same.filter(|(_, entry)| is_same(entry))
+            // One that ended in the future counts as just ended, and of two such ones, the later is meant.
             .max_by_key(|(id, entry)| {
-                (entry.ended_at.is_none(), entry.ended_at, std::cmp::Reverse(**id))
+                (entry.ended_at.is_none(), entry.ended_at.map(|ended| ended.min(steady)), **id)
             })
             .map(|(id, _)| *id)
     }

@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use tollgate::gateway::contract::money::Usd;
 use tollgate::ledger::{
-    Actor, AuditEntry, AuditQuery, Caller, Extra, GroupChange, LimitChange, Member, MemberChange,
+    Actor, AuditEntry, AuditQuery, Caller, Extra, GroupChange, LimitChange, MemberChange,
     MemberError, MemberTerms, Period, PurchaseState, Role, Selection, Settlement, SpendLimit,
-    Store,
+    Store, TermsChange,
 };
 
 use crate::fixture::*;
-use crate::members::{member, operator};
+use crate::members::{member, member_with, operator};
 
 const ALL: AuditQuery = AuditQuery { before: None, since: Duration::ZERO, most: usize::MAX };
 
@@ -43,7 +43,7 @@ fn update(
     let may_buy = may_buy.map(|names| names.map(Selection::parse));
     let budget =
         own_budget.map_or(LimitChange::default(), |limit| LimitChange::REMOVE_ALL.set(limit));
-    MemberChange::Update(MemberTerms { role, budget, group: None, may_buy })
+    MemberChange::Update(TermsChange { role, budget, may_buy, ..TermsChange::default() })
 }
 
 async fn resolved_purchase_is_written_once(fixture: Fixture) {
@@ -66,17 +66,18 @@ async fn resolved_purchase_is_written_once(fixture: Fixture) {
 
 async fn each_act_writes_who_what_of_whom_old_and_new(fixture: Fixture) {
     let root = Actor::from(&Caller::Member("root".into()));
-    let ann = Member {
-        own_budget: SpendLimit {
+    let terms = MemberTerms {
+        budget: SpendLimit {
             day: Some(Usd::mills(6)),
             week: Some(Usd::dollars(12_345)),
             month: Some(Usd::micros(50_123_456)),
             ever: Some(Usd::ZERO),
         },
         may_buy: Some(Selection::parse("chat")),
-        ..member("ann")
+        ..MemberTerms::default()
     };
-    let bob = Member { own_budget: SpendLimit::NONE, role: Role::Admin, ..member("bob") };
+    let ann = member_with("ann", terms);
+    let bob = member_with("bob", MemberTerms { role: Role::Admin, ..MemberTerms::default() });
     fixture.act(&operator(), "ann", MemberChange::Add(ann)).await;
     fixture.act(&operator(), "bob", MemberChange::Add(bob)).await;
     fixture.pass(HOUR);
@@ -122,16 +123,11 @@ async fn each_act_on_a_group_is_written(fixture: Fixture) {
     assert!(change("sales", GroupChange::Remove).await.is_err());
     change("design", update(SpendLimit::of(Period::Ever, Usd::mills(6)))).await.unwrap();
     change("design", update(SpendLimit::of(Period::Ever, Usd::mills(6)))).await.unwrap();
-    let ann =
-        Member { group: Some("design".into()), own_budget: SpendLimit::NONE, ..member("ann") };
+    let terms = MemberTerms { group: Some("design".into()), ..MemberTerms::default() };
+    let ann = member_with("ann", terms);
     fixture.act(&root, "ann", MemberChange::Add(ann)).await;
     assert!(change("design", GroupChange::Remove).await.is_err(), "it has a member");
-    let leave = MemberChange::Update(MemberTerms {
-        role: None,
-        budget: LimitChange::default(),
-        group: Some(None),
-        may_buy: None,
-    });
+    let leave = MemberChange::Update(TermsChange { group: Some(None), ..TermsChange::default() });
     fixture.act(&root, "ann", leave).await;
     change("design", GroupChange::Remove).await.unwrap();
     let acts = [
@@ -161,7 +157,7 @@ async fn extra_and_its_early_end_are_written(fixture: Fixture) {
 
 async fn act_that_changes_nothing_writes_nothing(fixture: Fixture) {
     fixture.act(&operator(), "ann", MemberChange::Add(member("ann"))).await;
-    let same = update(Some(Role::Member), Some(member("ann").own_budget), Some(None));
+    let same = update(Some(Role::Member), Some(member("ann").terms.budget), Some(None));
     fixture.act(&operator(), "ann", same).await;
     fixture.act(&operator(), "ann", MemberChange::Revoke).await;
     fixture.act(&operator(), "ann", MemberChange::Revoke).await;
@@ -184,7 +180,8 @@ async fn refused_change_writes_nothing(fixture: Fixture) {
 
 async fn caller_cannot_end_the_last_admin(fixture: Fixture) {
     let root = Actor::from(&Caller::Member("root".into()));
-    let admin = |name: &str| Member { role: Role::Admin, ..member(name) };
+    let admin =
+        |name: &str| member_with(name, MemberTerms { role: Role::Admin, ..MemberTerms::default() });
     for name in ["root", "ann"] {
         fixture.act(&operator(), name, MemberChange::Add(admin(name))).await;
     }

@@ -6,11 +6,11 @@ use futures_util::future::join_all;
 use tollgate::gateway::contract::money::Usd;
 use tollgate::ledger::{
     BudgetScope, Group, GroupChange, GroupError, LimitChange, Member, MemberChange, MemberError,
-    MemberTerms, Period, Reservation, ReserveError, ScopeKind, Settlement, SpendLimit,
+    MemberTerms, Period, Reservation, ReserveError, ScopeKind, Settlement, SpendLimit, TermsChange,
 };
 
 use crate::fixture::*;
-use crate::members::{member, operator};
+use crate::members::{member, member_with, operator};
 
 impl Fixture {
     pub(crate) async fn change_group(
@@ -35,17 +35,13 @@ impl Fixture {
 }
 
 fn grouped(name: &str, group: Option<&str>) -> Member {
-    Member { group: group.map(Arc::from), ..member(name) }
+    let group = group.map(Arc::from);
+    member_with(name, MemberTerms { group, ..member(name).terms })
 }
 
 fn moved(group: Option<&str>) -> MemberChange {
     let group = Some(group.map(Arc::from));
-    MemberChange::Update(MemberTerms {
-        role: None,
-        budget: LimitChange::default(),
-        group,
-        may_buy: None,
-    })
+    MemberChange::Update(TermsChange { group, ..TermsChange::default() })
 }
 
 fn of(group: &str, caller: &str, price: Usd) -> Reservation {
@@ -115,7 +111,7 @@ async fn member_joins_known_groups_only_and_its_group_stays(fixture: Fixture) {
     fixture.change_group("sales", GroupChange::Remove).await.unwrap();
     let members = bounded(fixture.store.members()).await.unwrap();
     assert_eq!(
-        members.iter().map(|member| member.group.as_deref()).collect::<Vec<_>>(),
+        members.iter().map(|member| member.terms.group.as_deref()).collect::<Vec<_>>(),
         [None, Some("sales")]
     );
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tollgate::gateway::contract::money::Usd;
 use tollgate::ledger::{
     Actor, LimitChange, LoginSession, Member, MemberChange, MemberError, MemberTerms, Period, Role,
-    SpendLimit, Store, is_member_name,
+    SpendLimit, Store, TermsChange, is_member_name,
 };
 
 use crate::fixture::*;
@@ -20,15 +20,17 @@ pub(crate) fn operator() -> Actor {
 pub(crate) fn member(name: &str) -> Member {
     Member {
         name: name.into(),
-        role: Role::Member,
-        own_budget: OWN,
-        group: None,
-        may_buy: None,
+        terms: MemberTerms { budget: OWN, ..MemberTerms::default() },
         token: identity(name),
         prefix: format!("tg_{name}").into(),
         added_at: START,
         revoked_at: None,
     }
+}
+
+/// Returns the member with other terms.
+pub(crate) fn member_with(name: &str, terms: MemberTerms) -> Member {
+    Member { terms, ..member(name) }
 }
 
 pub(crate) fn login(id: &str, member: &str, until: Duration) -> LoginSession {
@@ -61,7 +63,7 @@ impl Fixture {
         role: Option<Role>,
         budget: LimitChange,
     ) -> Result<(), MemberError> {
-        let change = MemberChange::Update(MemberTerms { role, budget, group: None, may_buy: None });
+        let change = MemberChange::Update(TermsChange { role, budget, ..TermsChange::default() });
         bounded(self.store.change_member(&operator(), name.into(), change)).await
     }
 
@@ -84,11 +86,9 @@ impl Fixture {
 
 async fn members_are_listed_by_name_as_added(fixture: Fixture) {
     assert_eq!(fixture.members().await, []);
-    let bob = Member {
-        role: Role::Admin,
-        own_budget: SpendLimit::of(Period::Month, Usd::micros(1)),
-        ..member("bob")
-    };
+    let budget = SpendLimit::of(Period::Month, Usd::micros(1));
+    let bob =
+        member_with("bob", MemberTerms { role: Role::Admin, budget, ..MemberTerms::default() });
     fixture.enlist(&bob).await.unwrap();
     fixture.enlist(&member("ann")).await.unwrap();
     fixture.enlist(&member("a.n-n_2")).await.unwrap();
@@ -97,8 +97,7 @@ async fn members_are_listed_by_name_as_added(fixture: Fixture) {
 
 async fn member_name_is_never_reused(fixture: Fixture) {
     fixture.enlist(&member("ann")).await.unwrap();
-    let other =
-        Member { token: identity("other"), own_budget: SpendLimit::default(), ..member("ann") };
+    let other = Member { token: identity("other"), terms: MemberTerms::default(), ..member("ann") };
     assert!(matches!(fixture.enlist(&other).await, Err(MemberError::NameTaken)));
     fixture.revoke("ann").await.unwrap();
     assert!(matches!(fixture.enlist(&other).await, Err(MemberError::NameTaken)));
@@ -137,24 +136,22 @@ async fn update_changes_named_fields_and_ends_no_login(fixture: Fixture) {
     fixture.enlist(&member("ann")).await.unwrap();
     fixture.log_in(&login("cookie", "ann", START + HOUR)).await;
     fixture.update("ann", Some(Role::Admin), LimitChange::default()).await.unwrap();
-    let admin = Member { role: Role::Admin, ..member("ann") };
-    assert_eq!(fixture.members().await, std::slice::from_ref(&admin));
+    let with =
+        |role, budget| member_with("ann", MemberTerms { role, budget, ..MemberTerms::default() });
+    assert_eq!(fixture.members().await, [with(Role::Admin, OWN)]);
     let own = SpendLimit::of(Period::Month, Usd::mills(6));
     fixture.update("ann", None, LimitChange::REMOVE_ALL.set(own)).await.unwrap();
-    assert_eq!(fixture.members().await, [Member { own_budget: own, ..admin.clone() }]);
+    assert_eq!(fixture.members().await, [with(Role::Admin, own)]);
     let (week, ever) = (Usd::dollars(7), Usd::ZERO);
     let more = SpendLimit { week: Some(week), ever: Some(ever), ..SpendLimit::NONE };
     fixture.update("ann", None, LimitChange::default().set(more)).await.unwrap();
-    let all = Member { own_budget: more.or(own), ..admin.clone() };
+    let all = with(Role::Admin, more.or(own));
     assert_eq!(fixture.members().await, [all], "the limits that it names");
     let without_month = LimitChange([None, None, Some(None), None]);
     fixture.update("ann", None, without_month).await.unwrap();
-    assert_eq!(fixture.members().await, [Member { own_budget: more, ..admin.clone() }]);
+    assert_eq!(fixture.members().await, [with(Role::Admin, more)]);
     fixture.update("ann", Some(Role::Member), LimitChange::REMOVE_ALL).await.unwrap();
-    assert_eq!(
-        fixture.members().await,
-        [Member { own_budget: SpendLimit::default(), ..member("ann") }]
-    );
+    assert_eq!(fixture.members().await, [with(Role::Member, SpendLimit::NONE)]);
     assert_eq!(fixture.sessions().await, [login("cookie", "ann", START + HOUR)]);
 }
 

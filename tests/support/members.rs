@@ -6,8 +6,8 @@ use aho_corasick::AhoCorasick;
 use tokio::runtime;
 use tollgate::access::token::{self, Secret};
 use tollgate::ledger::{
-    Actor, GroupChange, LimitChange, Member, MemberChange, MemberTerms, Role, Selection,
-    SpendLimit, Store,
+    Actor, GroupChange, Member, MemberChange, MemberTerms, Role, Selection, SpendLimit, Store,
+    TermsChange,
 };
 
 use super::{Gate, lock, until};
@@ -37,10 +37,7 @@ impl Gate {
         let secret = Secret::new(SECRET.as_bytes());
         let member = Member {
             name: name.into(),
-            role,
-            own_budget: own,
-            group: None,
-            may_buy: None,
+            terms: MemberTerms { role, budget: own, ..MemberTerms::default() },
             token: token::hash_token(&secret, &token),
             prefix: token::prefix(&token).into(),
             added_at: tollgate::clock::wall(),
@@ -83,37 +80,23 @@ impl Holder {
 
     /// Changes its role.
     pub(crate) fn becomes(&self, role: Role) {
-        self.update(MemberChange::Update(MemberTerms {
-            role: Some(role),
-            budget: LimitChange::default(),
-            group: None,
-            may_buy: None,
-        }));
+        self.update(TermsChange { role: Some(role), ..TermsChange::default() });
     }
 
     /// Moves it to another group.
     pub(crate) fn joins(&self, group: &str) {
         let group = Some(Some(group.into()));
-        self.update(MemberChange::Update(MemberTerms {
-            role: None,
-            budget: LimitChange::default(),
-            group,
-            may_buy: None,
-        }));
+        self.update(TermsChange { group, ..TermsChange::default() });
     }
 
     /// Changes what it may buy.
     pub(crate) fn may_buy(&self, names: &str) {
         let may_buy = Some(Some(Selection::parse(names)));
-        self.update(MemberChange::Update(MemberTerms {
-            role: None,
-            budget: LimitChange::default(),
-            group: None,
-            may_buy,
-        }));
+        self.update(TermsChange { may_buy, ..TermsChange::default() });
     }
 
-    fn update(&self, change: MemberChange) {
+    fn update(&self, change: TermsChange) {
+        let change = MemberChange::Update(change);
         wait(self.store.change_member(&operator(), self.name.into(), change)).expect("it is there");
     }
 

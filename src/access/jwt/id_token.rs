@@ -81,7 +81,9 @@ impl JwtVerifier {
         }
         self.check_signature(&token, || Ok(())).await.map_err(|denied| match denied {
             Denied::Unavailable(_) | Denied::Invalid(NO_SUCH_KEY) => ProofError::NoKeys,
-            Denied::Invalid(_) | Denied::Forged | Denied::Throttled(_) => ProofError::Signature,
+            Denied::Invalid(_) | Denied::Ended(_) | Denied::Forged | Denied::Throttled(_) => {
+                ProofError::Signature
+            }
         })?;
         check_access_token(&claims, token.algorithm, proof.access_token)?;
         let Claims { subject, role, own_budget, group, may_buy, .. } = known;

@@ -10,7 +10,7 @@ use crate::ledger::Digest;
 pub struct NewToken {
     pub token: MemberToken,
     pub hash: Digest,
-    /// Of the secret that the hash is keyed with.
+    /// The fingerprint of the secret that the hash is keyed with.
     pub fingerprint: Digest,
 }
 

@@ -52,7 +52,7 @@ impl MemberCount {
         let mut count = Self::default();
         for member in members.into_iter().filter(|member| member.revoked_at.is_none()) {
             count.members += 1;
-            count.admins += usize::from(member.role == Role::Admin);
+            count.admins += usize::from(member.terms.role == Role::Admin);
         }
         count
     }
@@ -202,10 +202,15 @@ pub enum SecretError {
 
 impl Entry {
     fn session(&self) -> (Caller, Session) {
-        let &Member { ref name, role, own_budget, ref group, ref may_buy, .. } = &self.member;
-        let (revoked, group) = (Some(self.revoked.clone()), group.clone());
-        let may_buy = may_buy.clone();
-        let session = Session { role, own_budget, group, may_buy, revoked, ..Session::default() };
+        let Member { name, terms, .. } = &self.member;
+        let session = Session {
+            role: terms.role,
+            own_budget: terms.budget,
+            group: terms.group.clone(),
+            may_buy: terms.may_buy.clone(),
+            revoked: Some(self.revoked.clone()),
+            ..Session::default()
+        };
         (Caller::Member(Arc::clone(name)), session)
     }
 }

@@ -9,7 +9,7 @@ use crate::access::{NO_MEMBER, NO_SESSION, RETRY_AFTER};
 use crate::gateway::contract::money::Usd;
 use crate::ledger::{
     Actor, HookFuture, LimitChange, MemberChange, MemberTerms, Period, ReserveError, SpendLimit,
-    StoreHook, StoreOp,
+    StoreHook, StoreOp, TermsChange,
 };
 
 /// A store that can be made unavailable.
@@ -64,10 +64,7 @@ fn hash(token: &str) -> Digest {
 async fn add(store: &Away, name: &str, token: &str) {
     let member = Member {
         name: name.into(),
-        role: Role::Member,
-        own_budget: SpendLimit::default(),
-        group: None,
-        may_buy: None,
+        terms: MemberTerms::default(),
         token: hash(token),
         prefix: "tg_".into(),
         added_at: Duration::ZERO,
@@ -106,11 +103,10 @@ async fn change_by_another_process_applies_at_next_refresh() {
     store
         .change(
             "ann",
-            MemberChange::Update(MemberTerms {
+            MemberChange::Update(TermsChange {
                 role: Some(Role::Admin),
                 budget: LimitChange::default().set(own),
-                group: None,
-                may_buy: None,
+                ..TermsChange::default()
             }),
         )
         .await;

@@ -16,17 +16,17 @@ const MAX_CHAT_PRICE: i128 = 6_000;
 /// The cheapest one: a lower bound for a chat without a stated price.
 const MIN_CHAT_PRICE: i128 = 3_000;
 
-/// What a purchase may have added to the gateway's counters since the checkpoint.
+/// The amount that a purchase may have added to the gateway's counters since the checkpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Contribution {
     Nothing,
     /// Its price, as far as that is stated.
     Price,
-    /// Nothing or its price.
+    /// Zero or its price.
     Possible,
-    /// Nothing, its price, or a refund of it: it may have been charged before the checkpoint.
+    /// Zero, its price, or a refund of it: it may have been charged before the checkpoint.
     PossibleOrRefund,
-    /// Nothing, or a refund of its price.
+    /// Zero, or a refund of its price.
     Refund,
 }
 

@@ -126,7 +126,7 @@ pub enum Undecided {
 /// How the gateway's total since the checkpoint compares with the ledger's purchases.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Drift {
-    /// Of purchases that began after the checkpoint.
+    /// The sums of purchases that began after the checkpoint.
     pub charged: Usd,
     /// Prices of purchases that are unknown or in flight, or were in flight at the checkpoint: the
     /// gateway's total since then may or may not include them.

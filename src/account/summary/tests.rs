@@ -132,7 +132,7 @@ async fn operator_request_does_not_wait_for_background_request() {
         }
         Ok(reply(listing(7, "")))
     });
-    // Nobody else asks: its own answer is waited for.
+    // No other caller asks, so its own answer is waited for.
     let began = clock::now();
     now(&summary).await;
     assert_eq!(began.elapsed(), 3 * MAX_WAIT);

@@ -1,14 +1,6 @@
-//! All endpoints, one row each in `table` or in the table of a feature. The layers and the dispatch use the
-//! rows; `docs/openapi.json` and `docs/reference/http.md` describe each.
+//! All endpoints, one line each in `table`. The layers and the dispatch use the lines;
+//! `docs/openapi.json` and `docs/reference/http.md` describe each.
 
-mod admin;
-#[cfg(feature = "mcp")]
-mod mcp;
-#[cfg(feature = "openai")]
-mod openai;
-#[cfg(feature = "page")]
-mod page;
-mod people;
 mod table;
 
 use std::pin::Pin;
@@ -27,19 +19,6 @@ const PAID: Route =
     Route { method: Method::POST, class: Class::Paid, auth: Auth::Caller, ..DEFAULT_ROUTE };
 const READ: Route = Route { class: Class::Read, auth: Auth::Caller, ..DEFAULT_ROUTE };
 const SHARED: Route = Route { cross_origin: CrossOrigin::Any, ..DEFAULT_ROUTE };
-
-/// The tables of this build's features.
-static TABLES: &[&[Endpoint]] = &[
-    table::ROWS,
-    admin::ROWS,
-    people::ROWS,
-    #[cfg(feature = "mcp")]
-    mcp::ROWS,
-    #[cfg(feature = "openai")]
-    openai::ROWS,
-    #[cfg(feature = "page")]
-    page::ROWS,
-];
 
 /// The endpoints of `gateway.passthrough`: one row for paid and one for free.
 pub static PASSTHROUGH: &[Endpoint] = &[
@@ -120,7 +99,7 @@ pub fn route_table(
 
 /// Returns all endpoints but those of `gateway.passthrough` and the page.
 pub fn all() -> impl Iterator<Item = &'static Endpoint> {
-    TABLES.iter().copied().flatten()
+    table::ENDPOINTS.iter()
 }
 
 pub(super) fn find(route: &Route) -> &'static Endpoint {
@@ -200,7 +179,7 @@ mod tests {
             (Method::POST, "/api/v1/search/", Err("unknown_endpoint")),
             (Method::POST, "/api/v1/searc%68", Err("unknown_endpoint")),
             (Method::POST, "/api/v1/images", Err("unknown_endpoint")),
-            (Method::POST, "/api/v1/chat", Ok(&table::ROWS[0])),
+            (Method::POST, "/api/v1/chat", Ok(&table::ENDPOINTS[0])),
         ] {
             let found = table.find(&method, path).map_err(|problem| problem.kind().code);
             assert_eq!(found, outcome.map(|endpoint| &endpoint.route), "{method} {path}");

@@ -97,6 +97,11 @@ impl Mcp {
     }
 }
 
+/// Returns the name and the description of each tool.
+pub fn tools() -> impl Iterator<Item = (&'static str, &'static str)> {
+    tools::descriptions()
+}
+
 impl HandlerContext {
     fn mcp(&self) -> Result<&Mcp, Problem> {
         self.handlers.mcp.as_ref().ok_or_else(|| Problem::new(&UNKNOWN_ENDPOINT))

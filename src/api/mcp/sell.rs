@@ -12,7 +12,7 @@ use super::reply::{Done, Outcome, Refusal, quoted, quoted_word, raw, raw_bytes};
 use crate::access::quote::{OrderId, Quote};
 use crate::api::HandlerContext;
 use crate::api::translation::{CONTENT_POINTER, ERROR_POINTERS, text_at};
-use crate::api::validate::{self, Checked, Order};
+use crate::api::validate::{self, ChatRules, Checked, Order};
 use crate::clock::iso8601;
 use crate::gate::problem::{
     Charged, IDEMPOTENCY_KEY_REUSED, INVALID_IDEMPOTENCY_KEY, INVALID_REQUEST, OUTCOME_UNKNOWN,
@@ -27,15 +27,18 @@ const ACCEPT: &str = "accept";
 /// The limit for repeated orders within the life of a quote.
 const MAX_COPIES: u8 = 32;
 
-pub(super) async fn quote(call: ToolCall) -> Result<Outcome, Refusal> {
-    let rules = &call.cx.handlers.rules;
-    let arguments = validate::mcp::quote(call.arguments.as_deref(), rules)?;
-    let context = OrderContext::new(&call, arguments.order)?;
+/// Returns the price and the quote of an order. With `again`, an order that was bought gets another quote.
+pub(super) async fn quote(
+    call: &ToolCall,
+    order: Checked<Order>,
+    again: bool,
+) -> Result<Outcome, Refusal> {
+    let context = OrderContext::new(call, order)?;
     let mut copy = 0;
     loop {
         let quote = context.current_quote(copy);
         let earlier = context.find(&quote).await?;
-        if !arguments.again || earlier.is_none() {
+        if !again || earlier.is_none() {
             return context.offer(&quote, earlier).await;
         }
         copy += 1;
@@ -46,16 +49,15 @@ pub(super) async fn quote(call: ToolCall) -> Result<Outcome, Refusal> {
     }
 }
 
-pub(super) async fn buy(call: ToolCall, service: Service) -> Result<Outcome, Refusal> {
+/// Buys the order that `read` reads from the arguments besides the quote.
+pub(super) async fn buy(
+    call: ToolCall,
+    read: fn(&[u8], &ChatRules) -> Result<Checked<Order>, Problem>,
+) -> Result<Outcome, Refusal> {
     let (handlers, caller) = (&call.cx.handlers, &call.cx.call.caller);
     handlers.me.limiter.take_purchase(caller)?;
     let arguments = validate::mcp::order(call.arguments.as_deref())?;
-    let order = match service {
-        Service::Chat => validate::chat(&arguments.order, &handlers.rules)?,
-        Service::Video | Service::Other => {
-            validate::video(&arguments.order, &handlers.rules.catalog)?.order
-        }
-    };
+    let order = read(&arguments.order, &handlers.rules)?;
     let context = OrderContext::new(&call, order)?;
     let named = call.state.as_deref().or(arguments.quote.as_deref());
     let quote = match named {
@@ -66,7 +68,7 @@ pub(super) async fn buy(call: ToolCall, service: Service) -> Result<Outcome, Ref
     if call.action.as_deref().is_some_and(|action| action != ACCEPT) {
         return Ok(context.declined());
     }
-    if !context.needs_consent(service) {
+    if !context.needs_consent() {
         return context.buy(&quote).await;
     }
     // An order that was bought needs no consent: its reply is replayed.
@@ -118,8 +120,8 @@ impl<'a> OrderContext<'a> {
         self.order.get().price
     }
 
-    fn needs_consent(&self, service: Service) -> bool {
-        service == Service::Video || self.price() >= self.mcp.ask
+    fn needs_consent(&self) -> bool {
+        self.order.get().service == Service::Video || self.price() >= self.mcp.ask
     }
 
     fn current_quote(&self, copy: u8) -> Quote {
@@ -142,7 +144,8 @@ impl<'a> OrderContext<'a> {
         let purchase = PurchaseRequest::new(call.caller.clone(), self.order.clone(), dedupe_by);
         let (session, replay_or) = (call.session.clone(), self.refusal.clone());
         let (id, ledger) = (call.id.purchase(), Some(Arc::clone(&self.ledger)));
-        PurchaseRequest { id, session, ledger, replay_or, ..purchase }
+        let endpoint = call.route.path;
+        PurchaseRequest { id, session, endpoint, ledger, replay_or, ..purchase }
     }
 
     fn check_allowed(&self) -> Result<(), Problem> {

@@ -14,7 +14,7 @@ use serde::Serialize;
 use tokio::time::{interval, sleep, timeout};
 use tracing::Instrument;
 
-use super::{Completion, Usage, gateway_refusal, gateway_refusal_json};
+use super::{Completion, Usage, gateway_refusal, gateway_refusal_json, paid_json};
 use crate::api::HandlerContext;
 use crate::api::purchases;
 use crate::api::translation::with_translated_body;
@@ -60,21 +60,20 @@ impl Formatter {
         }
         let completion = Completion::parse(&receipt, &self.redactor)?;
         if self.is_stream {
-            let events = self.events(&completion, &receipt);
+            let events = self.events(&completion, &receipt)?;
             return Ok(response::event_stream(with_translated_body(receipt, events)));
         }
-        let body = self.completion(&completion);
+        let body = self.completion(&completion)?;
         Ok(with_translated_body(Receipt { is_json: true, ..receipt }, body))
     }
 
-    fn completion(&self, completion: &Completion) -> Bytes {
+    fn completion(&self, completion: &Completion) -> Result<Bytes, Problem> {
         let message = Message { role: "assistant", content: &completion.content, refusal: None };
         let choices =
             [Choice { message: Some(message), finish_reason: Some("stop"), ..Choice::default() }];
         let chat =
             CompletionBody { usage: completion.usage, ..self.body("chat.completion", &choices) };
-        // Serializing strings and numbers cannot fail.
-        serde_json::to_vec(&chat).unwrap_or_default().into()
+        paid_json(&chat)
     }
 
     /// Returns the events of an outcome for a stream that has begun.
@@ -87,13 +86,14 @@ impl Formatter {
             _ if !receipt.status.is_success() => {
                 error_event(&gateway_refusal_json(&receipt, &self.redactor))
             }
-            Ok(completion) => self.events(&completion, &receipt),
-            Err(problem) => error_event(&problem.to_openai_json()),
+            parsed => parsed
+                .and_then(|completion| self.events(&completion, &receipt))
+                .unwrap_or_else(|problem| error_event(&problem.to_openai_json())),
         };
         with_translated_body(receipt, text).into_body()
     }
 
-    fn events(&self, completion: &Completion, receipt: &Receipt) -> Bytes {
+    fn events(&self, completion: &Completion, receipt: &Receipt) -> Result<Bytes, Problem> {
         let mut text = Vec::with_capacity(completion.content.len() + 1_024);
         let mut push = |delta, finish_reason: Option<_>| {
             let choices = [Choice { delta: Some(delta), finish_reason, ..Choice::default() }];
@@ -105,18 +105,21 @@ impl Formatter {
                     replayed: (is_last && receipt.is_replay).then_some(true),
                     ..self.body(CHUNK, &choices)
                 },
-            );
+            )
         };
-        push(Delta { role: Some("assistant"), content: Some("") }, None);
+        push(Delta { role: Some("assistant"), content: Some("") }, None)?;
         for piece in split_text(&completion.content) {
-            push(Delta { content: Some(piece), ..Delta::default() }, None);
+            push(Delta { content: Some(piece), ..Delta::default() }, None)?;
         }
-        push(Delta::default(), Some("stop"));
+        push(Delta::default(), Some("stop"))?;
         if let (true, Some(usage)) = (self.wants_usage, completion.usage) {
-            write_chunk(&mut text, &CompletionBody { usage: Some(usage), ..self.body(CHUNK, &[]) });
+            write_chunk(
+                &mut text,
+                &CompletionBody { usage: Some(usage), ..self.body(CHUNK, &[]) },
+            )?;
         }
         write_event(&mut text, b"[DONE]");
-        text.into()
+        Ok(text.into())
     }
 
     fn body<'a>(&'a self, object: &'static str, choices: &'a [Choice<'a>]) -> CompletionBody<'a> {
@@ -184,7 +187,8 @@ type PurchaseFuture = Pin<Box<dyn Future<Output = Result<Receipt, Problem>> + Se
 /// SDKs retry on a status, not on an error within a stream. So the status waits until the purchase
 /// was sent and an immediate refusal is unlikely.
 async fn stream(cx: &HandlerContext, order: Checked<Order>, formatter: Formatter) -> HandlerResult {
-    let (purchase, purchases) = (cx.purchase(order).await?, cx.purchases.clone());
+    let purchase = cx.purchase(order).await?;
+    let purchases = cx.purchases.clone();
     let progress = purchase.progress.clone();
     let mut purchase: PurchaseFuture = Box::pin(async move { purchases.buy(purchase).await });
     let started = async {
@@ -195,7 +199,8 @@ async fn stream(cx: &HandlerContext, order: Checked<Order>, formatter: Formatter
         biased;
         outcome = &mut purchase => formatter.response(outcome?),
         () = started => {
-            let (log, caller) = (Arc::clone(&cx.handlers.refusal_log), cx.call.caller.clone());
+            let log = Arc::clone(&cx.handlers.refusal_log);
+            let caller = cx.call.caller.clone();
             let logged = async move { purchase.await.inspect_err(|why| log.late(why, &caller)) };
             let purchase = Box::pin(logged.in_current_span());
             let body = StreamBody::new(with_heartbeats(purchase, formatter));
@@ -209,7 +214,8 @@ fn with_heartbeats(
     mut purchase: PurchaseFuture,
     formatter: Formatter,
 ) -> impl Stream<Item = Result<Frame<Bytes>, BoxError>> {
-    let (mut heartbeat, mut rest) = (interval(HEARTBEAT_INTERVAL), None);
+    let mut heartbeat = interval(HEARTBEAT_INTERVAL);
+    let mut rest = None;
     poll_fn(move |cx| {
         let body = match &mut rest {
             Some(body) => body,
@@ -225,9 +231,9 @@ fn with_heartbeats(
     })
 }
 
-fn write_chunk(text: &mut Vec<u8>, chunk: &CompletionBody<'_>) {
-    // Serializing strings and numbers cannot fail.
-    write_event(text, &serde_json::to_vec(chunk).unwrap_or_default());
+fn write_chunk(text: &mut Vec<u8>, chunk: &CompletionBody<'_>) -> Result<(), Problem> {
+    write_event(text, &paid_json(chunk)?);
+    Ok(())
 }
 
 fn error_event(document: &[u8]) -> Bytes {

@@ -57,9 +57,18 @@ fn all_models(catalog: &Catalog) -> impl Iterator<Item = (&str, impl Serialize)>
     chats.chain(catalog.video.iter().map(move |row| model(&*row.id, "video", row.price)))
 }
 
+/// Returns the JSON of a reply that was paid for, so that an error does not make it empty.
+fn paid_json(reply: &impl Serialize) -> Result<Bytes, Problem> {
+    serde_json::to_vec(reply).map(Bytes::from).map_err(|error| {
+        tracing::error!(%error, "failed to write a paid reply");
+        Problem::new(&OUTCOME_UNKNOWN).charged(Charged::Yes)
+    })
+}
+
 fn gateway_refusal_json(receipt: &Receipt, redactor: &Redactor) -> Bytes {
     let reason = text_at(redactor, &receipt.body, ERROR_POINTERS);
-    let (status, reason) = (receipt.status.as_u16(), reason.map(|text| format!(": {text}")));
+    let status = receipt.status.as_u16();
+    let reason = reason.map(|text| format!(": {text}"));
     let error = OpenAiError {
         message: format!(
             "the gateway refused the request with status {status}{}",

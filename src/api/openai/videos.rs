@@ -11,7 +11,7 @@ use multer::Multipart;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use super::gateway_refusal;
+use super::{gateway_refusal, paid_json};
 use crate::api::translation::text_at;
 use crate::api::validate;
 use crate::api::validate::openai::FormValue;
@@ -70,7 +70,8 @@ struct OrderBody {
 }
 
 pub(crate) async fn buy(cx: HandlerContext) -> HandlerResult {
-    let (call, catalog) = (&cx.call, &cx.handlers.rules.catalog);
+    let call = &cx.call;
+    let catalog = &cx.handlers.rules.catalog;
     let parsed = match form_fields(&call.head.headers, &call.body).await? {
         None => validate::openai::video(&call.body, catalog)?,
         Some(fields) => validate::openai::video_from_form(&fields, catalog)?,
@@ -92,8 +93,7 @@ pub(crate) async fn buy(cx: HandlerContext) -> HandlerResult {
     video.prompt = order.as_ref().map(|order| &*order.prompt);
     video.seconds = order.as_ref().map(|order| order.duration.to_string());
     video.size = parsed.size.as_deref();
-    // Serializing strings and numbers cannot fail.
-    let body = serde_json::to_vec(&video).unwrap_or_default().into();
+    let body = paid_json(&video)?;
     let receipt = Receipt { status: StatusCode::OK, is_json: true, body, ..receipt };
     let response = with_poll_interval(purchases::from_receipt(receipt));
     Ok(purchases::with_ignored(&parsed.ignored, response))

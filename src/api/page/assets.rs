@@ -25,7 +25,6 @@ pub const PRELOADED: &[&str] = &[
     "core/dom.js",
     "core/format.js",
     "core/site.js",
-    "core/store.js",
     "core/transport.js",
 ];
 
@@ -44,13 +43,15 @@ const SHARED_FILES: &[(&str, &str)] = &[
     ("/bff/widgets/inline.js", "core/inline.js"),
     ("/bff/widgets/math.js", "core/math.js"),
     ("/bff/widgets/highlight.js", "core/highlight.js"),
+    ("/bff/text/en.js", "text/en.js"),
+    ("/bff/text/de.js", "text/de.js"),
 ];
 
 /// The page's icon, in the set of its files.
 pub const ICON: &str = "icon.svg";
 
 /// The page's markup, with a placeholder for its head.
-pub const INDEX: &str = include_str!("../../../static/index.html");
+pub const INDEX: &str = include_str!(concat!(env!("OUT_DIR"), "/static/index.html"));
 
 pub fn page_files() -> impl Iterator<Item = &'static Embedded> {
     STATIC.iter().filter(|file| file.name != "index.html" && !file.name.starts_with("widgets/"))

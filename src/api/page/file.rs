@@ -101,7 +101,8 @@ impl StaticFile {
         media_type: &'static str,
         headers: &HeaderMap,
     ) -> Self {
-        let (stored, compressed) = (file.stored(), file.compressed.map(Bytes::from_static));
+        let stored = file.stored();
+        let compressed = file.compressed.map(Bytes::from_static);
         let plain = LazyLock::new(Box::new(|| file.bytes()) as _);
         Self::with_variants(stored, plain, compressed, media_type, headers)
     }
@@ -241,7 +242,8 @@ pub(super) fn parse_range(range: &HeaderValue, length: usize) -> Option<Option<(
         ("", suffix) => (length.saturating_sub(number(suffix)?), length.checked_sub(1)?),
         (first, "") => (number(first)?, length.checked_sub(1)?),
         (first, last) => {
-            let (first, last) = (number(first)?, number(last)?);
+            let first = number(first)?;
+            let last = number(last)?;
             if last < first {
                 return None;
             }

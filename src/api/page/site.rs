@@ -41,9 +41,9 @@ struct Folder {
 
 /// A file that can be served.
 struct Found {
-    /// Of the uncompressed file.
+    /// The length of the uncompressed file.
     length: usize,
-    /// Of the content in all codings; `None` if it cannot be read.
+    /// The tag of the content in all codings; `None` if it cannot be read.
     hash: Option<String>,
 }
 

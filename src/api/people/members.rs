@@ -1,4 +1,4 @@
-//! Adds, changes and revokes members.
+//! Changes to members and groups.
 
 use std::sync::Arc;
 
@@ -6,9 +6,10 @@ use super::{People, invalid, unavailable};
 use crate::access::member_cache::{MemberCache, NewToken};
 use crate::access::token::MemberToken;
 use crate::gate::problem::{NOT_FOUND, Problem};
-use crate::gateway::contract::member::MemberTerms;
+use crate::gateway::contract::terms::{LimitChange, MemberTerms, TermsChange};
 use crate::ledger::{
-    Actor, Caller, Digest, Member, MemberChange, MemberError, SpendLimit, Unavailable,
+    Actor, Caller, Digest, GroupChange, GroupError, Member, MemberChange, MemberError, SpendLimit,
+    Unavailable,
 };
 
 impl People {
@@ -17,15 +18,12 @@ impl People {
         &self,
         by: &Caller,
         name: &str,
-        terms: MemberTerms,
+        terms: TermsChange,
     ) -> Result<MemberToken, Problem> {
         let NewToken { token, hash, fingerprint } = self.members()?.new_token().await?;
         let member = Member {
             name: name.into(),
-            role: terms.role.unwrap_or_default(),
-            own_budget: terms.budget.apply(SpendLimit::NONE),
-            group: terms.group.flatten(),
-            may_buy: terms.may_buy.flatten(),
+            terms: terms.apply(MemberTerms::default()),
             token: hash,
             prefix: token.prefix().into(),
             added_at: self.store.now(),
@@ -39,7 +37,7 @@ impl People {
         &self,
         by: &Caller,
         name: &str,
-        terms: MemberTerms,
+        terms: TermsChange,
     ) -> Result<(), Problem> {
         self.change_member(by, name, MemberChange::Update(terms), None).await
     }
@@ -79,15 +77,57 @@ impl People {
             Problem::new(&NOT_FOUND).detail(detail)
         })
     }
-}
 
-fn not_found(name: &str) -> Problem {
-    Problem::new(&NOT_FOUND).detail(format!("there is no member {name}"))
+    pub async fn add_group(
+        &self,
+        by: &Caller,
+        name: &str,
+        budget: LimitChange,
+    ) -> Result<(), Problem> {
+        self.change_group(by, name, GroupChange::Add(budget.apply(SpendLimit::NONE))).await
+    }
+
+    pub async fn update_group(
+        &self,
+        by: &Caller,
+        name: &str,
+        budget: LimitChange,
+    ) -> Result<(), Problem> {
+        self.change_group(by, name, GroupChange::Update(budget)).await
+    }
+
+    pub async fn remove_group(&self, by: &Caller, name: &str) -> Result<(), Problem> {
+        self.change_group(by, name, GroupChange::Remove).await
+    }
+
+    async fn change_group(
+        &self,
+        by: &Caller,
+        name: &str,
+        change: GroupChange,
+    ) -> Result<(), Problem> {
+        let changed = self.store.change_group(&Actor::from(by), name.into(), change).await;
+        changed.map_err(|error| match error {
+            GroupError::NotFound => {
+                Problem::new(&NOT_FOUND).detail(format!("there is no group {name}"))
+            }
+            GroupError::Unavailable(error) => unavailable(error),
+            GroupError::NameTaken => {
+                invalid("taken", "/name", format!("there is already a group {name}"))
+            }
+            GroupError::HasMembers => {
+                let detail = format!("move the members of {name} to another group, or revoke them");
+                invalid("has_members", "", detail)
+            }
+        })
+    }
 }
 
 fn refusal(name: &str, error: MemberError) -> Problem {
     match error {
-        MemberError::NotFound => not_found(name),
+        MemberError::NotFound => {
+            Problem::new(&NOT_FOUND).detail(format!("there is no member {name}"))
+        }
         MemberError::OtherSecret => unavailable(Unavailable(error.to_string().as_str().into())),
         MemberError::Unavailable(error) => unavailable(error),
         MemberError::NameTaken => {

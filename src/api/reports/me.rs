@@ -11,16 +11,15 @@ use super::add_extra;
 use crate::access::{Session, TokenBudget};
 use crate::account::summary::BillingSummary;
 use crate::clock::{self, Date};
-use crate::gate::problem::{LEDGER_UNAVAILABLE, Problem};
+use crate::gate::problem::{LEDGER_UNAVAILABLE, Problem, ShortBudget};
 use crate::gate::rate::Limiter;
 use crate::gate::response::{self, Response};
 use crate::gateway::contract::money::Usd;
 use crate::gateway::rate_limit::RateLimit;
 use crate::ledger::{
-    BudgetScope, Budgets, Caller, Extra, OverBudget, Period, RemainingCredit, Role, ScopeKind,
-    SpendLimit, Store, SubjectToken, Unavailable,
+    BudgetScope, Budgets, Caller, Extra, Period, RemainingCredit, Role, ScopeKind, SpendLimit,
+    Store, SubjectToken, Unavailable,
 };
-use crate::purchase::over_budget;
 
 const MAX_BALANCE_WAIT: Duration = Duration::from_secs(1);
 
@@ -85,9 +84,10 @@ impl MeReport {
         let rows = self.rows(caller, session).await?;
         let short = rows.iter().filter(|row| row.left() < price);
         if let Some(row) = short.max_by_key(|row| row.renews_at.unwrap_or(Duration::MAX)) {
-            let BudgetRow { scope, period, limit: budget, renews_at, .. } = *row;
-            let over = OverBudget { scope, period, budget, remaining: row.left(), renews_at };
-            return Err(over_budget(&over, price));
+            let BudgetRow { scope, period, limit, renews_at, .. } = *row;
+            let (scope, left) = (scope.name(), row.left());
+            let short = ShortBudget { scope, period, limit, left, renews_at };
+            return Err(Problem::budget_exhausted(price, &short));
         }
         Ok(rows.iter().map(|row| row.left().saturating_sub(price)).min())
     }
@@ -106,7 +106,7 @@ impl MeReport {
     }
 
     async fn rows(&self, caller: &Caller, session: &Session) -> Result<Vec<BudgetRow>, Problem> {
-        let Budgets { total, caller: own, .. } = self.budgets.intersect(session.own_budget);
+        let Budgets { total, caller: own, .. } = self.budgets.of(caller, session.own_budget);
         let group = session.group.as_ref().map(|name| BudgetScope::Group(name.to_string()));
         let token = session.token.as_ref();
         let token = token.map(|token| (BudgetScope::Token(token.id.to_string()), token.budget));
@@ -188,7 +188,9 @@ impl BudgetRow {
     }
 
     fn document(&self) -> Value {
-        let (limit, spent, left) = (self.limit, self.spent, self.left());
+        let limit = self.limit;
+        let spent = self.spent;
+        let left = self.left();
         let mut document = json!({
             "scope": self.scope.name(),
             "period": self.period.name(),
@@ -209,5 +211,6 @@ fn caller_body(caller: &Caller, role: Role) -> Value {
         Caller::Subject(name) => {
             json!({"kind": "subject", "name": &**name, "role": role.name()})
         }
+        Caller::Link(id) => json!({"kind": "link", "name": &**id, "role": role.name()}),
     }
 }

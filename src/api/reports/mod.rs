@@ -2,12 +2,13 @@
 
 pub mod audit;
 pub mod billing;
-pub mod budget_requests;
 pub mod groups;
 pub mod jobs;
+pub mod links;
 pub mod me;
 pub mod members;
 pub mod queue;
+pub mod reconcile;
 pub mod text;
 pub mod usage;
 
@@ -54,7 +55,8 @@ impl<T> List<T> {
 fn budget_rows(limit: SpendLimit, spent: &PeriodSpend, extra: Option<Extra>) -> Vec<Value> {
     let limit = limit.raised(extra.map_or(Usd::ZERO, |extra| extra.amount));
     let row = |period: Period| {
-        let (limit, spent) = (limit.get(period), spent.get(period));
+        let limit = limit.get(period);
+        let spent = spent.get(period);
         let mut row = json!({
             "period": period.name(),
             "limit": limit, "limit_micros": limit.map(Usd::as_micros),

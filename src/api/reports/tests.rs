@@ -19,8 +19,8 @@ use crate::gateway::contract::money::Usd;
 use crate::gateway::rate_limit::RateLimit;
 use crate::gateway::{Error, GatewayReply, GatewayRequest};
 use crate::ledger::{
-    AccountBinding, Actor, Budgets, DedupeKey, Job, JobState, Member, MemberChange, Period,
-    PurchaseId, Reservation, Role, Service, Settlement, Snapshot, SpendLimit, StatusUpdate,
+    AccountBinding, Actor, Budgets, DedupeKey, Job, JobState, Member, MemberChange, MemberTerms,
+    Period, PurchaseId, Reservation, Role, Service, Settlement, Snapshot, SpendLimit, StatusUpdate,
 };
 
 fn operator() -> Actor {
@@ -98,10 +98,7 @@ impl TestReports {
         let (token, added) = ([7; 32], Duration::from_secs(1_763_640_000));
         let member = Member {
             name,
-            role,
-            own_budget: own,
-            group: None,
-            may_buy: None,
+            terms: MemberTerms { role, budget: own, ..MemberTerms::default() },
             token,
             prefix,
             added_at: added,

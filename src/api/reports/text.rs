@@ -1,6 +1,8 @@
-//! Formats rows as comma-separated values, and as aligned columns.
+//! Formats rows as comma-separated values and as aligned columns, and limits as text.
 
 use std::borrow::Cow;
+
+use crate::gateway::contract::money::SpendLimit;
 
 /// Returns lines of comma-separated values, the header first.
 pub fn csv(head: &str, rows: impl Iterator<Item = impl AsRef<[String]>>) -> String {
@@ -56,7 +58,8 @@ fn without_formulas(text: &str) -> Cow<'_, str> {
     if !text.contains(begins) {
         return Cow::Borrowed(text);
     }
-    let (mut safe, mut is_start) = (String::with_capacity(text.len() + 1), true);
+    let mut safe = String::with_capacity(text.len() + 1);
+    let mut is_start = true;
     for c in text.chars() {
         if is_start && begins(c) {
             safe.push('\'');
@@ -75,6 +78,14 @@ pub fn strip_controls(text: &str) -> String {
 
 pub fn pluralize(count: u64, noun: &str) -> String {
     format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
+}
+
+/// Describes a limit such as `$5.00 a day and $50.00 a month`; `None` if there is no limit.
+pub fn limit_text(limit: SpendLimit) -> Option<String> {
+    let texts =
+        limit.rows().map(|(period, amount)| format!("{} {}", amount.short(), period.phrase()));
+    let texts: Vec<_> = texts.collect();
+    (!texts.is_empty()).then(|| texts.join(" and "))
 }
 
 #[cfg(test)]

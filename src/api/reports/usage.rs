@@ -112,7 +112,8 @@ impl Reports {
             })
         };
         let totals = SpendTotals::of(&rows);
-        let (total, saved) = (totals.spent(), totals.saved);
+        let total = totals.spent();
+        let saved = totals.saved;
         let document = list_of(rows.iter().map(row)).with(json!({
             "since": clock::iso8601(since),
             "total": total, "total_micros": total.as_micros(),
@@ -172,7 +173,8 @@ fn csv_download(rows: &[SpendRow]) -> Response {
     let rows = rows.iter().map(|row| {
         let [count, charged, unknown, held, saved] = SpendTotals::of([row]).columns();
         let service = row.service.name().to_owned();
-        let (caller, model) = (row.caller.clone(), row.model.clone());
+        let caller = row.caller.clone();
+        let model = row.model.clone();
         let group = row.group.clone().unwrap_or_default();
         [caller, group, iso_day(row.day), service, model, count, charged, unknown, held, saved]
     });

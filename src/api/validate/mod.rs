@@ -7,12 +7,15 @@
 
 mod budget;
 mod chat;
+mod fields;
 mod image_url;
 mod json;
+mod link;
 mod may_buy;
 #[cfg(feature = "mcp")]
 pub mod mcp;
 mod member;
+mod object;
 pub mod openai;
 mod own_token;
 mod query;
@@ -29,8 +32,9 @@ use zeroize::Zeroizing;
 pub use budget::{Raise, budget_answer, budget_request, extra, purchase_outcome};
 pub use chat::{ChatRules, chat};
 pub use image_url::image_url;
+pub use link::{WantedLink, check_label, new_link};
 pub use may_buy::{may_buy, on_sale};
-pub use member::{group_budget, member_terms, new_group, new_member};
+pub use member::{group_budget, new_group, new_member, terms_change};
 pub use own_token::{WantedToken, own_token};
 pub use query::{
     MAX_JOBS, UsageDays, UsageFormat, admin_audit, admin_usage, job_ids, login_return, no_query,
@@ -42,8 +46,9 @@ pub use video::{VideoOrder, video};
 use crate::gate::problem::Problem;
 use crate::gateway::contract::catalog::Service;
 use crate::gateway::contract::money::Usd;
-use json::{Entry, Field, FromObject};
-use rule::{Faults, Rule, UnknownFields};
+use json::{Entry, FromObject, Text};
+use object::object;
+use rule::UnknownFields;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Checked<T>(T);
@@ -80,40 +85,18 @@ impl fmt::Debug for Order {
     }
 }
 
+object! {
+    struct LoginBody<'a> checked() {
+        "token" => token: Text<'a>, required("the member's token");
+        _ => reject;
+    }
+}
+
 /// Reads the body of `POST /bff/login`. Faults never quote the token.
 pub fn log_in(payload: &[u8]) -> Result<Checked<Zeroizing<String>>, Problem> {
-    let mut draft = LoginBody::default();
-    json::read_object(payload, &mut draft)?;
-    let mut faults = Faults::default();
-    faults.check(LoginBody::RULES, &draft, &"");
-    faults.unknown_fields(&draft.unknown, &["token"], &"");
-    match draft.token.into_value().filter(|_| faults.is_empty()) {
-        Some(token) => Ok(Checked(Zeroizing::new(token.trim().to_owned()))),
-        None => Err(faults.into_problem()),
-    }
-}
-
-#[derive(Default)]
-struct LoginBody<'a> {
-    token: Field<Cow<'a, str>>,
-    unknown: UnknownFields<'a>,
-}
-
-impl<'a> LoginBody<'a> {
-    #[rustfmt::skip]
-    const RULES: &'a [Rule<Self>] = &[
-        Rule { pointer: "/token", code: "required", check: |draft| draft.token.missing("the member's token") },
-        Rule { pointer: "/token", code: "wrong_type", check: |draft| draft.token.wrong_type() },
-    ];
-}
-
-impl<'de> FromObject<'de> for LoginBody<'de> {
-    fn member<A: MapAccess<'de>>(&mut self, entry: Entry<'_, 'de, A>) -> Result<(), A::Error> {
-        match entry.name() {
-            "token" => entry.read_into(&mut self.token),
-            _ => entry.reject(&mut self.unknown),
-        }
-    }
+    let body: LoginBody<'_> = json::read_body(payload)?;
+    let token = body.check().accept(body.token.into_value())?;
+    Ok(Checked(Zeroizing::new(token.trim().to_owned())))
 }
 
 /// Checks that the body is strict JSON and keeps its bytes: its fields are unknown here.
@@ -124,7 +107,7 @@ pub fn passthrough(
     price: Usd,
 ) -> Result<Checked<Order>, Problem> {
     no_query(query)?;
-    json::read_object(payload, &mut UnknownFields::default())?;
+    let _: UnknownFields<'_> = json::read_body(payload)?;
     Ok(Checked(Order {
         service: Service::Other,
         model: path.to_owned().into(),

@@ -1,13 +1,13 @@
 //! The body of `POST /bff/tokens`: a user's new token.
 
-use std::borrow::Cow;
 use std::time::Duration;
 
 use serde::de::MapAccess;
 
 use super::Checked;
-use super::json::{self, Entry, Field, FromObject};
-use super::rule::{Faults, Rule, UnknownFields, is_blank};
+use super::json::{self, Entry, Field, FromObject, Text};
+use super::object::object;
+use super::rule::{Faults, UnknownFields, is_blank};
 use crate::clock::Date;
 use crate::gate::problem::Problem;
 use crate::gateway::contract::member::parse_amount;
@@ -27,22 +27,14 @@ const MAX_DAYS: u64 = 365;
 
 /// `now` is the time since the Unix epoch.
 pub fn own_token(payload: &[u8], now: Duration) -> Result<Checked<WantedToken>, Problem> {
-    let mut draft = TokenBody::default();
-    json::read_object(payload, &mut draft)?;
-    let mut faults = Faults::default();
-    faults.check(TokenBody::RULES, &draft, &"");
-    faults.unknown_fields(&draft.unknown, &["name", "until", "budget"], &"");
-    let until = draft.until.value().map(|text| read_until(text, Date::at(now).days()));
+    let body: TokenBody<'_> = json::read_body(payload)?;
+    let mut faults = body.check();
+    let until = body.until.value().map(|text| read_until(text, Date::at(now).days()));
     let until = until.and_then(|until| faults.take("/until", until));
-    let budget = draft.budget.value().map(|limits| limits.read(&mut faults, "/budget"));
-    match (draft.name.into_value(), until) {
-        (Some(name), Some(until)) if faults.is_empty() => Ok(Checked(WantedToken {
-            name: name.trim().to_owned(),
-            until,
-            budget: budget.unwrap_or_default(),
-        })),
-        _ => Err(faults.into_problem()),
-    }
+    let budget = body.budget.value().map(|limits| limits.read(&mut faults, "/budget"));
+    let (name, until) = faults.accept(body.name.into_value().zip(until))?;
+    let budget = budget.unwrap_or(SpendLimit::NONE);
+    Ok(Checked(WantedToken { name: name.trim().to_owned(), until, budget }))
 }
 
 fn read_until(text: &str, today: u64) -> Result<Date, Fault> {
@@ -65,37 +57,15 @@ impl Faults {
     }
 }
 
-#[derive(Default)]
-struct TokenBody<'a> {
-    name: Field<Cow<'a, str>>,
-    until: Field<Cow<'a, str>>,
-    budget: Field<Limits<'a>>,
-    unknown: UnknownFields<'a>,
-}
-
-impl<'a> TokenBody<'a> {
-    #[rustfmt::skip]
-    const RULES: &'a [Rule<Self>] = &[
-        Rule { pointer: "/name", code: "required", check: |draft| draft.name.missing("a name, such as laptop") },
-        Rule { pointer: "/name", code: "wrong_type", check: |draft| draft.name.wrong_type() },
-        Rule { pointer: "/name", code: "bad_name", check: |draft| {
-            let is_bad = draft.name.value().is_some_and(|name| !is_name(name));
+object! {
+    struct TokenBody<'a> checked() {
+        "name" => name: Text<'a>, required("a name, such as laptop"), "bad_name" => |body| {
+            let is_bad = !is_name(body.name.value()?);
             is_bad.then(|| format!("expected 1 to {MAX_NAME} visible characters"))
-        } },
-        Rule { pointer: "/until", code: "required", check: |draft| draft.until.missing("its last day, such as 2027-01-31") },
-        Rule { pointer: "/until", code: "wrong_type", check: |draft| draft.until.wrong_type() },
-        Rule { pointer: "/budget", code: "wrong_type", check: |draft| draft.budget.wrong_type() },
-    ];
-}
-
-impl<'de> FromObject<'de> for TokenBody<'de> {
-    fn member<A: MapAccess<'de>>(&mut self, entry: Entry<'_, 'de, A>) -> Result<(), A::Error> {
-        match entry.name() {
-            "name" => entry.read_into(&mut self.name),
-            "until" => entry.read_into(&mut self.until),
-            "budget" => entry.read_into(&mut self.budget),
-            _ => entry.reject(&mut self.unknown),
-        }
+        };
+        "until" => until: Text<'a>, required("its last day, such as 2027-01-31");
+        "budget" => budget: Field<Limits<'a>>, optional();
+        _ => reject;
     }
 }
 
@@ -109,7 +79,7 @@ fn is_name(text: &str) -> bool {
 /// Limits by period, such as `{"day": "1.00"}`.
 #[derive(Default)]
 pub(super) struct Limits<'a> {
-    amounts: [Field<Cow<'a, str>>; Period::ALL.len()],
+    amounts: [Text<'a>; Period::ALL.len()],
     unknown: UnknownFields<'a>,
 }
 

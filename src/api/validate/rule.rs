@@ -1,4 +1,4 @@
-//! Validation rules as table rows, the faults they report, and checks and quoting of text.
+//! The faults of a request, and checks and quoting of text.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -10,12 +10,6 @@ use crate::gate::problem::{FieldError, Problem};
 
 pub(super) const MAX_FAULTS: usize = 64;
 
-pub(super) struct Rule<T> {
-    pub(super) pointer: &'static str,
-    pub(super) code: &'static str,
-    pub(super) check: fn(&T) -> Option<String>,
-}
-
 #[derive(Default)]
 pub(super) struct Faults {
     listed: Vec<FieldError>,
@@ -23,14 +17,6 @@ pub(super) struct Faults {
 }
 
 impl Faults {
-    pub(super) fn check<T>(&mut self, rules: &[Rule<T>], value: &T, at: &impl Display) {
-        for rule in rules {
-            if let Some(detail) = (rule.check)(value) {
-                self.push(format_args!("{at}{}", rule.pointer), rule.code, detail);
-            }
-        }
-    }
-
     /// Guess: the gateway has no fields but those that the contract shows (4, note 1).
     pub(super) fn unknown_fields(
         &mut self,
@@ -57,6 +43,10 @@ impl Faults {
         }
     }
 
+    pub(super) fn append(&mut self, part: Self) {
+        self.append_at(&"", part);
+    }
+
     pub(super) fn append_at(&mut self, at: &impl Display, part: Self) {
         for fault in part.listed {
             self.push(format_args!("{at}{}", fault.pointer), fault.code, fault.detail);
@@ -64,8 +54,24 @@ impl Faults {
         self.is_truncated |= part.is_truncated;
     }
 
+    /// Renames fields, for a dialect that has other names for them.
+    pub(super) fn rename(&mut self, names: &[(&str, &str)]) {
+        for fault in &mut self.listed {
+            let renamed = names.iter().find(|(from, _)| *from == fault.pointer);
+            renamed.into_iter().for_each(|(_, to)| fault.pointer = (*to).to_owned());
+        }
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.listed.is_empty()
+    }
+
+    /// Returns the value unless there are faults.
+    pub(super) fn accept<T>(self, value: Option<T>) -> Result<T, Problem> {
+        match value {
+            Some(value) if self.is_empty() => Ok(value),
+            _ => Err(self.into_problem()),
+        }
     }
 
     pub(super) fn is_truncated(&self) -> bool {
@@ -84,11 +90,12 @@ impl Faults {
     }
 }
 
-/// The unknown keys of an object: all of them, and the first few in order.
+/// The unknown keys of an object: all of them, and the first few in order that are faults or ignored.
 #[derive(Default)]
 pub(super) struct UnknownFields<'de> {
     pub(super) names: HashSet<Cow<'de, str>>,
     pub(super) first: Vec<Cow<'de, str>>,
+    pub(super) ignored: Vec<Cow<'de, str>>,
 }
 
 pub(super) const MAX_IGNORED: usize = 32;
@@ -115,7 +122,7 @@ impl IgnoredFields {
     }
 
     pub(super) fn add_all(&mut self, parent: &str, ignored: &UnknownFields<'_>) {
-        for name in &ignored.first {
+        for name in &ignored.ignored {
             self.add(&format!("{parent}{name}"));
         }
     }

@@ -8,8 +8,8 @@ use std::{fmt, io};
 
 use zeroize::Zeroizing;
 
-use crate::app::settings;
-use crate::config::{Environment, SettingError, Settings};
+use crate::config::{Environment, SettingError, Settings, files};
+use crate::edge::runtime::ReloadError;
 
 /// The settings of a [`Tollgate`](crate::Tollgate), from a `proxy.toml` or set one by one.
 ///
@@ -75,6 +75,15 @@ pub enum StartError {
     System(#[from] io::Error),
 }
 
+impl From<ReloadError> for StartError {
+    fn from(error: ReloadError) -> Self {
+        match error {
+            ReloadError::NeedsRestart(error) => Self::Settings(vec![error]),
+            ReloadError::Failed(error) => Self::System(error),
+        }
+    }
+}
+
 impl Config {
     /// Reads settings as `tollgate serve` does, except that no `.env` is read.
     ///
@@ -93,7 +102,7 @@ impl Config {
         variables: impl IntoIterator<Item = (OsString, OsString)>,
     ) -> Result<Self, StartError> {
         let mut errors = Vec::new();
-        let variables = settings::environment(variables, &mut errors);
+        let variables = files::environment(variables, &mut errors);
         let (toml, folder) = (toml.to_owned(), folder.to_owned());
         Self { toml, folder, variables, errors, ..Self::default() }.checked()
     }
@@ -175,7 +184,7 @@ impl Config {
 
     pub(super) fn parse(&self) -> Result<Settings, StartError> {
         let Self { toml, folder, variables, errors, .. } = self;
-        let read = settings::read_text(toml, folder, variables);
+        let read = files::read_text(toml, folder, variables);
         let failed = |more: &[SettingError]| {
             let all = errors.iter().chain(more);
             StartError::Settings(all.map(|error| self.describe(error)).collect())

@@ -5,34 +5,29 @@ mod config;
 mod ops;
 
 use std::convert::Infallible;
-use std::net::SocketAddr;
+use std::future::ready;
+use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::Duration;
 use std::{fmt, io, thread};
 
-use arc_swap::ArcSwap;
 use bytes::Bytes;
 use http::{Extensions, Request, Response};
 use tokio::runtime::{Builder, Handle};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::spawn_blocking;
-use tokio::time::{interval, timeout};
-use tokio_util::sync::{CancellationToken, DropGuard};
-use tokio_util::task::TaskTracker;
+use tokio::time::timeout;
+use tokio_util::sync::DropGuard;
 use tower::Service;
 
-use crate::app::{
-    self, App, CLOSE_TIMEOUT, FLUSH_TIMEOUT, Shutdown, TIDY_INTERVAL, changes, secret,
-};
+use crate::access::secret_file;
+use crate::app::{self, App, Shutdown};
+use crate::edge::runtime::{CLOSE_TIMEOUT, Core, Runtime};
 use crate::gate::caller::Peer;
-use crate::gate::pipeline::HttpStack;
-use crate::gate::rate::calibrate_clock;
 use crate::gate::response::{Body, BoxError};
 use crate::gate::source::Source;
 use crate::gateway::contract::money::Usd;
-use crate::sync::lock;
 
 pub use chat::{Buyer, ChatError, ChatReply};
 pub use config::{Config, StartError};
@@ -66,28 +61,15 @@ pub use ops::OpsService;
 /// [`tower::Service`]: https://docs.rs/tower/latest/tower/trait.Service.html
 #[derive(Clone)]
 pub struct Tollgate {
-    inner: Arc<Inner>,
+    runtime: Arc<Runtime>,
+    core: Arc<Core>,
+    /// The addresses of the ops listener on this machine.
+    ops: Arc<[IpAddr]>,
     find_peer: Option<FindPeer>,
 }
 
 /// Finds the client's address in a request's extensions.
 type FindPeer = fn(&Extensions) -> Option<SocketAddr>;
-
-struct Inner {
-    /// A reload swaps it; each request uses the current one.
-    current: ArcSwap<Version>,
-    reloading: Mutex<()>,
-    tasks: TaskTracker,
-    shutdown: Shutdown,
-    drain: Duration,
-    ops: ops::OpsAddresses,
-}
-
-/// The proxy for one version of the settings.
-struct Version {
-    app: App,
-    stack: Arc<HttpStack>,
-}
 
 /// The sandbox's sales and balance, for tests.
 ///
@@ -133,9 +115,9 @@ impl Tollgate {
         // If the start fails, these stop the tasks that it has spawned.
         let guards =
             [&shutdown.draining, &shutdown.finished].map(|token| token.clone().drop_guard());
-        let secret = || secret::secret(&settings);
-        let ops = ops::OpsAddresses::new(config.ops)?;
+        let ops = app::own_addresses(config.ops.as_slice())?.into();
         let starting = async {
+            let secret = || secret_file::secret(&settings);
             let (shared, opening) =
                 app::prepare(&settings, config.ops, &host, &shutdown, secret, false).await?;
             app::open(&shared, opening).await.map(|()| shared)
@@ -144,15 +126,12 @@ impl Tollgate {
         let wait = || Builder::new_current_thread().enable_all().build()?.block_on(starting);
         let started = thread::scope(|scope| scope.spawn(wait).join());
         let shared = started.map_err(|_| io::Error::other("start failed: a thread panicked"))??;
-        let (drain, tasks) = (settings.server.drain, TaskTracker::new());
-        let version = Version::new(App::new(settings, shared)?, &tasks)?;
+        let app = App::new(settings, shared)?;
         let _ = guards.map(DropGuard::disarm);
-        let (current, reloading) = (ArcSwap::from_pointee(version), Mutex::default());
-        let inner = Arc::new(Inner { current, reloading, tasks, shutdown, drain, ops });
-        host.spawn(Inner::background(&inner));
-        // Otherwise, the first request waits for it.
-        thread::spawn(calibrate_clock);
-        Ok(Self { inner, find_peer: None })
+        let runtime = Runtime::new(app, shutdown);
+        let core = runtime.add_core()?;
+        runtime.start_background(&host);
+        Ok(Self { runtime, core, ops, find_peer: None })
     }
 
     /// Puts other settings into effect, such as a new key, budgets or limits. Requests in flight
@@ -162,24 +141,12 @@ impl Tollgate {
     /// [`StartError::Settings`] if they are invalid or need a restart: `access.mode`, `store.url`,
     /// `server.listen`, the secret, or a change between sandbox and gateway. The old settings stay.
     pub fn reload(&self, config: Config) -> Result<(), StartError> {
-        let mut settings = config.parse()?;
-        let inner = &*self.inner;
-        let _alone = lock(&inner.reloading);
-        let old = inner.current.load_full();
-        changes::check_changes(&old.app.settings, &settings)
-            .map_err(|error| StartError::Settings(vec![error]))?;
-        changes::keep_until_restart(&old.app.settings, &mut settings);
-        let new = Version::new(old.app.with_settings(settings)?, &inner.tasks)?;
-        // Before the swap, so that no request to a new account uses the old rate limit.
-        new.app.replace(&old.app);
-        new.app.shared.access.refetch_keys();
-        inner.current.store(Arc::new(new));
-        Ok(())
+        Ok(self.runtime.reload(config.parse()?)?)
     }
 
     /// Returns the private service for operators: metrics, readiness and the account's balance.
     pub fn ops(&self) -> OpsService {
-        OpsService::new(Arc::clone(&self.inner), self.find_peer)
+        OpsService::new(self)
     }
 
     /// Takes the client's address from what your server puts into the extensions of requests that have
@@ -201,8 +168,8 @@ impl Tollgate {
 
     /// Returns what the sandbox has sold, or `None` with a real gateway.
     pub fn sandbox(&self) -> Option<SandboxReport> {
-        let version = self.inner.current.load();
-        let (sandbox, _) = version.app.shared.sandbox.as_ref()?;
+        let app = self.runtime.app();
+        let (sandbox, _) = app.shared.sandbox.as_ref()?;
         let charges = sandbox.charges();
         Some(SandboxReport {
             balance_micros: Usd::as_micros(sandbox.balance()),
@@ -217,7 +184,7 @@ impl Tollgate {
     /// Call it when the signal to stop arrives, so that a server that waits for its open
     /// connections does not wait for event streams. Then wait for [`shutdown`](Self::shutdown).
     pub fn drain(&self) {
-        drain(&self.inner.shutdown.draining);
+        self.runtime.shutdown.drain();
     }
 
     /// Returns a future that waits for SIGTERM or SIGINT (Ctrl-C), then [drains](Self::drain): the
@@ -230,89 +197,28 @@ impl Tollgate {
         let _runtime = Handle::try_current().map_err(io::Error::other)?;
         let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
-        let draining = self.inner.shutdown.draining.clone();
+        let shutdown = self.runtime.shutdown.clone();
         Ok(async move {
             tokio::select! { _ = terminate.recv() => {}, _ = interrupt.recv() => {} }
-            drain(&draining);
+            shutdown.drain();
         })
     }
 
     /// [Drains](Self::drain), waits for purchases in flight, at most `server.drain`, and releases
     /// the ledger. Clones reject every request from then on.
     pub async fn shutdown(&self) {
-        let Inner { current, tasks, shutdown, drain, .. } = &*self.inner;
-        self.drain();
-        tasks.close();
-        if timeout(*drain, tasks.wait()).await.is_err() {
-            let remaining = tasks.len();
-            tracing::warn!(
-                remaining,
-                "stopping with purchases in flight; they may have been charged"
-            );
-            // Clients still waiting are answered with an unknown outcome.
-            shutdown.drain_expired.cancel();
-            timeout(FLUSH_TIMEOUT, tasks.wait()).await.ok();
-        }
-        shutdown.finished.cancel();
-        let store = current.load().app.shared.store.clone();
+        self.runtime.drain(ready(())).await;
+        let store = self.runtime.app().shared.store.clone();
         if timeout(CLOSE_TIMEOUT, spawn_blocking(move || store.close())).await.is_err() {
             tracing::error!("ledger not closed in time");
         }
-        tracing::info!("stopped");
     }
-}
-
-fn drain(draining: &CancellationToken) {
-    if !draining.is_cancelled() {
-        tracing::info!("drain started");
-    }
-    draining.cancel();
 }
 
 /// Returns the address of a request's client, as the embedding server tells it.
 fn peer_of(extensions: &Extensions, find: Option<FindPeer>) -> Option<Peer> {
     let own = extensions.get::<Peer>().copied();
     own.or_else(|| find.and_then(|find| find(extensions)).map(Peer))
-}
-
-impl Inner {
-    /// Polls the account's balance and rate limit, refreshes members, and deletes expired records.
-    fn background(inner: &Arc<Self>) -> impl Future<Output = ()> + Send + 'static + use<> {
-        let current = inner.current.load();
-        let app = &current.app;
-        let (account, access) = (app.watch_account(), Arc::clone(&app.shared.access));
-        let events = app.report_events();
-        let (finished, inner) = (inner.shutdown.finished.clone(), Arc::downgrade(inner));
-        let tidying = async move {
-            let mut due = interval(TIDY_INTERVAL);
-            loop {
-                due.tick().await;
-                let Some(inner) = inner.upgrade() else { return };
-                let tidy = inner.current.load().app.tidy();
-                drop(inner);
-                tidy.await;
-            }
-        };
-        async move {
-            let work = futures_util::future::join4(account, access.run(), tidying, events);
-            finished.run_until_cancelled(work).await;
-        }
-    }
-}
-
-/// The last clone is gone, and with it the last request.
-impl Drop for Inner {
-    fn drop(&mut self) {
-        self.shutdown.draining.cancel();
-        self.shutdown.finished.cancel();
-    }
-}
-
-impl Version {
-    fn new(app: App, tasks: &TaskTracker) -> io::Result<Self> {
-        let stack = app.core(tasks.clone())?;
-        Ok(Self { app, stack })
-    }
 }
 
 impl<B> Service<Request<B>> for Tollgate
@@ -329,21 +235,19 @@ where
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
-        let inner = Arc::clone(&self.inner);
+        let runtime = Arc::clone(&self.runtime);
         // `shutdown` waits for this request, whose body may still be arriving.
-        let token = inner.tasks.token();
-        let (version, source) = (
-            inner.current.load_full(),
-            peer_of(request.extensions(), self.find_peer).map(Source::from),
-        );
+        let token = self.core.tasks.token();
+        let stack = self.core.stack.load_full();
+        let source = peer_of(request.extensions(), self.find_peer).map(Source::from);
         let request = request.map(Body::stream);
         Box::pin(async move {
-            if inner.shutdown.draining.is_cancelled() {
-                return Ok(version.stack.reject_draining(source, request).await);
+            if runtime.shutdown.draining.is_cancelled() {
+                return Ok(stack.reject_draining(source, request).await);
             }
-            let response = version.stack.handle(source, request).await;
+            let response = stack.handle(source, request).await;
             // Until here, a dropped gate goes on: this request may be its last user.
-            drop((token, inner));
+            drop((token, runtime));
             Ok(response)
         })
     }

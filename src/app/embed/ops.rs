@@ -3,8 +3,6 @@
 use std::convert::Infallible;
 use std::fmt;
 use std::future::ready;
-use std::io;
-use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -12,9 +10,9 @@ use std::task::{Context, Poll};
 use http::{Request, Response};
 use tower::Service;
 
-use super::{FindPeer, Inner, peer_of};
+use super::{FindPeer, Tollgate, peer_of};
 use crate::api::ops::Ops;
-use crate::app::own_addresses;
+use crate::edge::runtime::Runtime;
 use crate::gate::caller::{PEER_MISSING, Peer};
 use crate::gate::host;
 use crate::gate::problem::{INTERNAL, Problem};
@@ -41,25 +39,16 @@ use crate::gate::response::{self, Body};
 /// ```
 #[derive(Clone)]
 pub struct OpsService {
-    _gate: Arc<Inner>,
+    _runtime: Arc<Runtime>,
     find_peer: Option<FindPeer>,
     ops: Ops,
 }
 
-/// The addresses that the ops listener has on this machine.
-pub(super) struct OpsAddresses(Vec<IpAddr>);
-
-impl OpsAddresses {
-    pub(super) fn new(listen: Option<SocketAddr>) -> io::Result<Self> {
-        own_addresses(listen.as_slice()).map(Self)
-    }
-}
-
 impl OpsService {
-    pub(super) fn new(gate: Arc<Inner>, find_peer: Option<FindPeer>) -> Self {
-        let OpsAddresses(own) = &gate.ops;
-        let ops = gate.current.load().app.ops(&gate.shutdown, own.clone());
-        Self { _gate: gate, find_peer, ops }
+    pub(super) fn new(gate: &Tollgate) -> Self {
+        let runtime = Arc::clone(&gate.runtime);
+        let ops = runtime.app().ops(&runtime.shutdown, gate.ops.to_vec());
+        Self { _runtime: runtime, find_peer: gate.find_peer, ops }
     }
 }
 

@@ -1,7 +1,7 @@
 //! Secrets are those that are written, in `.env` and in files.
 
 use super::*;
-use crate::app;
+use crate::access::secret_file;
 use crate::config::StoreConfig;
 
 #[test]
@@ -60,7 +60,7 @@ async fn byte_order_mark_is_part_of_no_secret() {
     let path = folder.path().join("tollgate.secret");
     fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).expect("changed");
     let hash = |settings: &Settings| {
-        let secret = app::secret::secret(settings).expect("a secret");
+        let secret = secret_file::secret(settings).expect("a secret");
         token::hash_token(&secret, "tg_a")
     };
     let beside = StoreConfig::Sqlite(folder.path().join("ledger.db"));

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::*;
-use crate::gateway::contract::money::Period;
+use crate::gateway::contract::money::{Period, Usd};
 
 mod faults;
 mod oidc;
@@ -18,7 +18,7 @@ fn read(file: &str, environment: &[(&str, &str)]) -> Result<Settings, Vec<String
 fn read_with(
     file: &str,
     environment: &[(&str, &str)],
-    key_file: &dyn Fn(&Path) -> Result<zeroize::Zeroizing<String>, String>,
+    key_file: &dyn Fn(&Path) -> Result<Zeroizing<String>, String>,
 ) -> Result<Settings, Vec<String>> {
     let rows = environment.iter();
     let environment: Environment =

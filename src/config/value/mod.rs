@@ -1,16 +1,35 @@
 //! Parses single values.
 
-use std::net::{IpAddr, Ipv6Addr};
+use std::borrow::Cow;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::num::{NonZeroU16, NonZeroU32};
+use std::path::{Component, Path};
 use std::time::Duration;
 
 use url::{Host, ParseError, Url};
 
-use super::listen::PORT_OUT_OF_RANGE;
-use super::{ClaimPath, Network, Parsed, UNIX_PEER};
 use crate::api::validate::image_url;
 use crate::gateway::contract::money::Usd;
 use crate::gateway::contract::wire;
+
+/// A value, or what was expected.
+pub(super) type Parsed<T> = Result<T, Cow<'static, str>>;
+
+pub(super) const PORT_OUT_OF_RANGE: &str = "the port is out of range, expected 0 to 65535";
+
+/// A network; an IPv4-mapped IPv6 address is stored as IPv4.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Network {
+    pub address: IpAddr,
+    pub prefix: u8,
+}
+
+/// Stands for the peer of a unix socket, which has no address. No TCP connection comes from it.
+pub const UNIX_PEER: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
+
+/// The names that lead from the token's outermost object to the claim.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClaimPath(pub Vec<String>);
 
 const TIME_UNITS: &[(&str, u64)] =
     &[("ms", 1), ("s", 1_000), ("m", 60_000), ("h", 3_600_000), ("d", 86_400_000)];
@@ -19,6 +38,15 @@ const SIZE_UNITS: &[(&str, u64)] =
 /// 400 days, so that no deadline overflows.
 const MAX_TIME: u64 = 400 * 86_400_000;
 const MAX_SIZE: u64 = 16 << 30;
+
+pub(super) const fn secs(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+/// Accepts the text as it is, if it is right.
+pub(super) fn accept(text: &str, is_right: bool, expected: &'static str) -> Parsed<String> {
+    if is_right { Ok(text.to_owned()) } else { Err(expected.into()) }
+}
 
 pub(super) fn time(text: &str) -> Parsed<Duration> {
     match time_or_zero(text)? {
@@ -34,6 +62,11 @@ pub(super) fn time_or_zero(text: &str) -> Parsed<Duration> {
         millis @ ..=MAX_TIME => Ok(Duration::from_millis(millis)),
         _ => Err("expected a time of at most 400 days".into()),
     }
+}
+
+pub(super) fn time_at_most(text: &str, max: Duration, expected: &'static str) -> Parsed<Duration> {
+    let time = time_or_zero(text)?;
+    if time <= max { Ok(time) } else { Err(expected.into()) }
 }
 
 pub(super) fn size(text: &str) -> Parsed<usize> {
@@ -73,18 +106,18 @@ pub(super) fn seconds(number: i64) -> Parsed<Duration> {
     }
 }
 
+fn whole<T: TryFrom<i64>>(number: i64, max: i64) -> Parsed<T> {
+    let number = Some(number).filter(|number| (1..=max).contains(number));
+    let expected = || format!("expected a whole number from 1 to {max}").into();
+    number.and_then(|number| number.try_into().ok()).ok_or_else(expected)
+}
+
 pub(super) fn connections(number: i64) -> Parsed<usize> {
-    match usize::try_from(number) {
-        Ok(connections @ 1..=1_000_000) => Ok(connections),
-        _ => Err("expected a whole number from 1 to 1000000".into()),
-    }
+    whole(number, 1_000_000)
 }
 
 pub(super) fn streams(number: i64) -> Parsed<u32> {
-    match u32::try_from(number) {
-        Ok(streams @ 1..=256) => Ok(streams),
-        _ => Err("expected a whole number from 1 to 256".into()),
-    }
+    whole(number, 256)
 }
 
 pub(super) fn seed(number: i64) -> Parsed<u64> {
@@ -123,32 +156,23 @@ pub(super) fn network(text: &str) -> Parsed<Network> {
 }
 
 pub(super) fn line(text: &str) -> Parsed<String> {
-    if text.trim().is_empty() || text.chars().any(char::is_control) {
-        return Err("expected one line of text that is not blank".into());
-    }
-    Ok(text.to_owned())
+    let is_line = !text.trim().is_empty() && !text.chars().any(char::is_control);
+    accept(text, is_line, "expected one line of text that is not blank")
 }
 
 pub(super) fn name(text: &str) -> Parsed<String> {
-    if !(1..=128).contains(&text.len()) || !text.bytes().all(|byte| byte.is_ascii_graphic()) {
-        return Err("expected a name of 1 to 128 visible ASCII characters".into());
-    }
-    Ok(text.to_owned())
+    let is_name = matches!(text.len(), 1..=128) && text.bytes().all(|byte| byte.is_ascii_graphic());
+    accept(text, is_name, "expected a name of 1 to 128 visible ASCII characters")
 }
 
 pub(super) fn prose(text: &str) -> Parsed<String> {
-    if text.trim().is_empty() {
-        return Err("expected text that is not blank".into());
-    }
-    Ok(text.to_owned())
+    accept(text, !text.trim().is_empty(), "expected text that is not blank")
 }
 
 pub(super) fn pointer(text: &str) -> Parsed<String> {
     let escapes = text.split('~').skip(1).all(|rest| rest.starts_with(['0', '1']));
-    if !text.starts_with('/') || !escapes || text.chars().any(char::is_control) {
-        return Err("expected a JSON pointer such as \"/output/url\"".into());
-    }
-    Ok(text.to_owned())
+    let is_pointer = text.starts_with('/') && escapes && !text.chars().any(char::is_control);
+    accept(text, is_pointer, "expected a JSON pointer such as \"/output/url\"")
 }
 
 /// Parses a name or a JSON pointer.
@@ -205,7 +229,7 @@ pub(super) fn origin(text: &str) -> Parsed<String> {
         // Such as capacitor://localhost.
         _ => is_scheme(scheme) && !NO_ORIGIN.contains(&scheme) && is_authority(rest),
     };
-    if right { Ok(text.to_owned()) } else { Err(expected.into()) }
+    accept(text, right, expected)
 }
 
 pub(super) fn web_origin(text: &str) -> Parsed<String> {
@@ -216,12 +240,12 @@ pub(super) fn web_origin(text: &str) -> Parsed<String> {
 }
 
 /// Parses an origin from which the gateway can fetch pictures.
-pub(super) fn public_url(text: &str) -> Parsed<Option<String>> {
+pub(super) fn public_url(text: &str) -> Parsed<String> {
     if !text.starts_with("https://") {
         return Err("expected an https origin such as \"https://chat.example.com\"".into());
     }
     image_url(text)?;
-    origin(text).map(Some)
+    origin(text)
 }
 
 pub(super) fn prefix(text: &str) -> Parsed<String> {
@@ -229,10 +253,8 @@ pub(super) fn prefix(text: &str) -> Parsed<String> {
     let is_segment = |part: &str| !part.trim_matches('.').is_empty() && part.bytes().all(plain);
     let mut segments =
         text.strip_prefix('/').into_iter().flat_map(|rest| rest.split('/')).peekable();
-    if segments.peek().is_some() && segments.all(is_segment) {
-        return Ok(text.to_owned());
-    }
-    Err("expected a path without a final slash, such as \"/ai\"".into())
+    let is_path = segments.peek().is_some() && segments.all(is_segment);
+    accept(text, is_path, "expected a path without a final slash, such as \"/ai\"")
 }
 
 fn is_scheme(scheme: &str) -> bool {
@@ -265,16 +287,12 @@ pub(super) fn base_url(text: &str) -> Parsed<Url> {
 
 pub(super) fn jwks_url(text: &str) -> Parsed<Url> {
     let http_error = "expected https, got http (plain http would allow forged keys; it is allowed on loopback only)";
-    let url = address(text, http_error)?;
-    if url.fragment().is_some() {
-        return Err("expected no fragment".into());
-    }
-    Ok(url)
+    without_fragment(address(text, http_error)?)
 }
 
 /// Parses the address of an ACME directory.
 pub(super) fn directory(text: &str) -> Parsed<Url> {
-    address(text, "expected https, got http (plain http is allowed on loopback only)")
+    address(text, PLAIN_HTTP)
 }
 
 /// Parses an address for mail, and returns it as a URL.
@@ -291,12 +309,13 @@ pub(super) fn mail(text: &str) -> Parsed<String> {
 }
 
 pub(super) fn webhook_url(text: &str) -> Parsed<Url> {
-    let http_error = "expected https, got http (plain http is allowed on loopback only)";
-    let url = address(text, http_error)?;
-    if url.fragment().is_some() {
-        return Err("expected no fragment".into());
-    }
-    Ok(url)
+    without_fragment(address(text, PLAIN_HTTP)?)
+}
+
+const PLAIN_HTTP: &str = "expected https, got http (plain http is allowed on loopback only)";
+
+fn without_fragment(url: Url) -> Parsed<Url> {
+    if url.fragment().is_none() { Ok(url) } else { Err("expected no fragment".into()) }
 }
 
 fn address(text: &str, http_error: &'static str) -> Parsed<Url> {
@@ -340,10 +359,14 @@ pub(super) fn endpoint(text: &str) -> Parsed<String> {
     if !right {
         return Err("expected an exact path below /api/v1/, such as \"/api/v1/search\"".into());
     }
-    if KNOWN.contains(&text) {
-        return Err("expected an endpoint other than those that tollgate serves".into());
-    }
-    Ok(text.to_owned())
+    let is_new = !KNOWN.contains(&text);
+    accept(text, is_new, "expected an endpoint other than those that tollgate serves")
+}
+
+pub(super) fn file_name(text: &str) -> Parsed<String> {
+    let inside = |part: Component<'_>| matches!(part, Component::Normal(_));
+    let is_inside = Path::new(text).components().all(inside) && !text.chars().any(char::is_control);
+    accept(text, is_inside, "expected a file inside page.dir, such as \"index.html\"")
 }
 
 pub(super) fn method(text: &str) -> Parsed<http::Method> {

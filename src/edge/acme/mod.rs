@@ -35,8 +35,19 @@ pub fn certificate_files(config: &AcmeConfig) -> TlsFiles {
     AcmeFiles::new(&config.dir).certificate_files()
 }
 
-/// Loads the certificate of an earlier order, if there is one.
-pub fn restore(tls: &Tls, config: &AcmeConfig) {
+/// Shows the certificate of an earlier order, and renews it until the program ends. Settings that are sent
+/// to the result apply at once, and an order that has failed is tried again.
+pub fn start(tls: Tls, config: AcmeConfig) -> watch::Sender<AcmeConfig> {
+    restore(&tls, &config);
+    let connect = |config: &AcmeConfig| -> io::Result<Box<dyn HttpClient>> {
+        Ok(Box::new(AuthorityClient::new(config)?))
+    };
+    let (sender, settings) = watch::channel(config);
+    tokio::spawn(Renewal::new(tls, settings, Box::new(connect)).run());
+    sender
+}
+
+fn restore(tls: &Tls, config: &AcmeConfig) {
     let files = certificate_files(config);
     if !files.cert.exists() {
         return;
@@ -45,14 +56,6 @@ pub fn restore(tls: &Tls, config: &AcmeConfig) {
         Ok(certificate) => tls.show(certificate),
         Err(reason) => warn!(reason, "certificate rejected"),
     }
-}
-
-/// Renews the certificate until the program ends.
-pub async fn run(tls: Tls, settings: watch::Receiver<AcmeConfig>) {
-    let connect = |config: &AcmeConfig| -> io::Result<Box<dyn HttpClient>> {
-        Ok(Box::new(AuthorityClient::new(config)?))
-    };
-    Renewal::new(tls, settings, Box::new(connect)).run().await;
 }
 
 /// Returns a client for the authority.

@@ -1,10 +1,10 @@
 //! A certificate chain and its key, read from files and checked.
 
+use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
-use std::{fs, io};
 
 use tokio_rustls::rustls::crypto::ring::sign::any_supported_type;
 use tokio_rustls::rustls::pki_types::pem::PemObject;
@@ -15,6 +15,7 @@ use zeroize::Zeroizing;
 
 use crate::clock::Date;
 use crate::config::TlsFiles;
+use crate::trust::read_pem;
 
 const DAY: Duration = Duration::from_secs(86_400);
 /// A certificate that ends sooner is warned of.
@@ -129,16 +130,6 @@ impl Certificate {
 fn read(name: &str, path: &Path) -> Result<Zeroizing<Vec<u8>>, String> {
     let text = |error| expected(name, &format!("name a readable file ({error})"), path);
     read_pem(path).map_err(text)
-}
-
-/// Reads a file without its byte order mark, whose line the parser would skip: the first of a certificate.
-pub(super) fn read_pem(path: &Path) -> io::Result<Zeroizing<Vec<u8>>> {
-    const MARK: &[u8] = "\u{feff}".as_bytes();
-    let mut file = Zeroizing::new(fs::read(path)?);
-    if file.starts_with(MARK) {
-        file.drain(..MARK.len());
-    }
-    Ok(file)
 }
 
 fn expected(name: &str, what: &str, path: &Path) -> String {

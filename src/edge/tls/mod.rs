@@ -1,7 +1,6 @@
-//! TLS: certificates for callers, which are replaced while connections are open, and trust in servers.
+//! TLS for callers, whose certificates are replaced while connections are open.
 
 mod certificate;
-mod trust;
 
 use std::collections::HashMap;
 use std::io;
@@ -20,7 +19,6 @@ use tracing::{error, info, warn};
 
 use certificate::Stamp;
 pub use certificate::{Certificate, EXPIRES_SOON};
-pub use trust::{explain, explained, tls_config, trust_anchors};
 
 use crate::clock;
 use crate::config::TlsFiles;

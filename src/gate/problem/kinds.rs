@@ -3,9 +3,13 @@
 //! `docs/reference/problems.md` has a section for each, with its causes. After a change, run
 //! `UPDATE_DOCS=1 cargo test --test checks documents::`.
 
+use std::time::Duration;
+
 use http::StatusCode;
 
-use super::{Charged, Kind};
+use super::{BudgetName, Charged, Kind, Problem};
+use crate::clock::iso8601;
+use crate::gateway::contract::money::{Period, Usd};
 
 macro_rules! kinds {
     ($($name:ident = $status:ident, $code:literal, charged: $charged:ident {
@@ -172,5 +176,48 @@ kinds! {
     LEDGER_UNAVAILABLE = SERVICE_UNAVAILABLE, "ledger_unavailable", charged: No {
         title: "Spending cannot be recorded right now",
         advice: "Nothing was bought. Try again later.",
+    }
+}
+
+/// A budget that does not cover a purchase.
+pub struct ShortBudget {
+    /// Whose it is: `total`, `group`, `caller` or `token`.
+    pub scope: &'static str,
+    pub period: Period,
+    pub limit: Usd,
+    pub left: Usd,
+    /// `None` for a budget that never renews.
+    pub renews_at: Option<Duration>,
+}
+
+impl Problem {
+    /// Refuses a purchase that a budget does not cover now, or never.
+    pub fn budget_exhausted(price: Usd, budget: &ShortBudget) -> Self {
+        let ShortBudget { scope, period, limit, left, renews_at } = *budget;
+        let whose = match scope {
+            "total" => "the budget of all callers",
+            "group" => "your group's budget",
+            "token" => "your token's budget",
+            _ => "your budget",
+        };
+        let renews_at = renews_at.map(iso8601);
+        let remains = match &renews_at {
+            _ if price > limit => "never covers it".to_owned(),
+            Some(time) => format!("has {} left; it renews at {time}", left.short()),
+            None => format!("has {} left; it does not renew", left.short()),
+        };
+        let (limit, phrase) = (limit.short(), period.phrase());
+        let detail = format!("this costs {}; {whose}, {limit} {phrase}, {remains}", price.short());
+        let name = BudgetName { scope, period: period.name(), renews_at };
+        Self::new(&BUDGET_EXHAUSTED).detail(detail).for_budget(name)
+    }
+
+    /// Refuses a purchase that the prepaid balance does not cover. Callers may not see the balance.
+    pub fn insufficient_credit(price: Usd) -> Self {
+        Self::new(&INSUFFICIENT_CREDIT).detail(format!(
+            "this costs {}, more than the account's prepaid balance; ask the operator of this \
+             service to add credit",
+            price.short()
+        ))
     }
 }

@@ -66,11 +66,13 @@ pub struct Problem {
     subject: Option<Box<Subject>>,
 }
 
-/// The budget that refused a purchase: whose it is, and by which period it counts.
-#[derive(Clone, Copy, Debug, Serialize)]
+/// The budget that refused a purchase: whose it is, by which period it counts, and when it renews.
+#[derive(Clone, Debug, Serialize)]
 pub struct BudgetName {
-    pub scope: &'static str,
-    pub period: &'static str,
+    scope: &'static str,
+    period: &'static str,
+    /// `None` for a budget that never renews.
+    renews_at: Option<String>,
 }
 
 /// What a caller has to compute.
@@ -113,7 +115,7 @@ struct ProblemDocument<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     request_id: Option<&'a str>,
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
-    budget: Option<BudgetName>,
+    budget: Option<&'a BudgetName>,
     #[serde(skip_serializing_if = "Option::is_none")]
     proof: Option<&'a ProofChallenge>,
     #[serde(skip_serializing_if = "<[FieldError]>::is_empty")]
@@ -207,7 +209,7 @@ impl Problem {
     }
 
     /// Names the budget that is exceeded.
-    pub fn for_budget(self, budget: BudgetName) -> Self {
+    fn for_budget(self, budget: BudgetName) -> Self {
         self.about(|subject| subject.budget = Some(budget))
     }
 
@@ -236,8 +238,8 @@ impl Problem {
         self
     }
 
-    fn budget(&self) -> Option<BudgetName> {
-        self.subject.as_ref()?.budget
+    fn budget(&self) -> Option<&BudgetName> {
+        self.subject.as_ref()?.budget.as_ref()
     }
 
     fn proof(&self) -> Option<&ProofChallenge> {
@@ -360,7 +362,7 @@ pub struct OpenAiError<'a> {
     pub code: &'static str,
     pub charged: Charged,
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
-    pub budget: Option<BudgetName>,
+    pub budget: Option<&'a BudgetName>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub proof: Option<&'a ProofChallenge>,
     #[serde(skip_serializing_if = "<[FieldError]>::is_empty")]

@@ -34,7 +34,7 @@ pub(super) struct Bucket {
     policy: HeaderValue,
     pub(super) burst: NonZeroU32,
     pub(super) interval: Duration,
-    /// What was left after each bucket's last use, which governor reports only then.
+    /// The tokens left after each bucket's last use, which governor reports only then.
     last_seen: Mutex<FastMap<CounterKey, (u32, Instant)>>,
 }
 

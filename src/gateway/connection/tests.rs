@@ -1,4 +1,4 @@
-//! What a connection makes of bytes that come too early. The gateway's side is a plain blocking socket on
+//! A connection's handling of bytes that come too early. The gateway's side is a plain blocking socket on
 //! the same thread: the runtime learns of what it does only when it is polled again.
 
 use std::io::{Read, Write};
@@ -60,7 +60,7 @@ async fn exchanged(
     (outcome, answering.join().unwrap())
 }
 
-/// One that has carried a request already, as it comes out of the pool.
+/// A connection that has carried a request already, as it comes out of the pool.
 async fn used() -> (Connection, StdStream) {
     let (mut connection, peer) = pair().await;
     let (outcome, peer) = exchanged(&mut connection, peer, 0, REPLY).await;

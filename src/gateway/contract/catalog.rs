@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::money::Usd;
 
-/// What a purchase buys.
+/// A kind of purchase.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Service {
     Chat,

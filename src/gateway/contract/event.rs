@@ -21,7 +21,7 @@ pub enum EventKind {
 }
 
 impl EventKind {
-    /// Those that a webhook can choose.
+    /// The events that a webhook can choose.
     pub const ALL: [Self; 12] = [
         Self::BudgetThreshold,
         Self::BalanceLow,

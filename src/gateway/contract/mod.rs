@@ -8,5 +8,6 @@ pub mod event;
 pub mod member;
 pub mod money;
 pub mod selection;
+pub mod terms;
 pub mod video;
 pub mod wire;

@@ -137,7 +137,7 @@ impl SpendLimit {
 /// Percentages of a budget at which its spending is reported.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Thresholds {
-    /// Those after the last are zero.
+    /// Unused entries are zero.
     percents: [u8; Self::MAX],
 }
 

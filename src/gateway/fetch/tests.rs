@@ -1,4 +1,4 @@
-//! What is fetched, and what is not.
+//! Addresses that are fetched, and addresses that are not.
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;

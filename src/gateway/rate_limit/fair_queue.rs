@@ -10,7 +10,7 @@ use std::time::Duration;
 use crate::clock::Instant;
 use crate::config::RequestLimit;
 
-/// Of this many slots, one is reserved for requests other than polls.
+/// One in this many slots is reserved for requests other than polls.
 const RESERVE_DIVISOR: usize = 10;
 /// With a smaller limit, no slot is reserved.
 const MIN_TO_RESERVE: usize = 5;

@@ -61,7 +61,7 @@ fn compose(seed: &Seed, catalog: &Catalog, model: &str, prompt: &str) -> String 
     let words = prompt.to_lowercase();
     let is_asked = |triggers: &[&str]| triggers.iter().any(|trigger| words.contains(trigger));
     let sections: [(&[&str], String); 5] = [
-        (&["table", "price", "cost"], table(catalog)),
+        (&["table", "tabelle", "price", "cost"], table(catalog)),
         (&["code", "function", "script"], CODE.to_owned()),
         (&["list", "steps", "plan"], STEPS.to_owned()),
         (&["fault", "error", "sandbox:"], faults()),
@@ -70,7 +70,7 @@ fn compose(seed: &Seed, catalog: &Catalog, model: &str, prompt: &str) -> String 
     let asked = sections.into_iter().filter(|(triggers, _)| is_asked(triggers));
     let mut sections: Vec<_> = asked.map(|(_, section)| section).collect();
     if sections.is_empty() {
-        let answer = if is_asked(&["hello"]) { GREETING } else { ANSWER };
+        let answer = if is_asked(&["hello", "hallo"]) { GREETING } else { ANSWER };
         sections.push(format!("{answer}\n> [!TIP]\n> {}\n", seed.pick("tip", prompt, TIPS)));
     }
     format!(

@@ -11,8 +11,8 @@ use tokio_postgres::{Client, Connection, Error, NoTls, SimpleQueryMessage, Simpl
 use tokio_util::task::AbortOnDropHandle;
 
 use super::PostgresTarget;
-use crate::edge::tls::explain;
 use crate::ledger::{Cause, MoneyKind, Reason};
+use crate::trust::explain;
 
 const MIN_VERSION: u32 = 14;
 /// For all of a connection's start, on all hosts.

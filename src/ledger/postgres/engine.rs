@@ -43,7 +43,7 @@ const CLUSTER: &str =
     "SELECT system_identifier || '/' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8)
     FROM pg_control_system()";
 
-/// What an engine shares with the callers of the ledger.
+/// The state that an engine shares with the callers of the ledger.
 pub(super) type Parts = (CommandGate, Arc<SharedLedger>);
 
 pub(super) fn parts(target: &PostgresTarget, test_clock: Option<Clock>) -> Parts {
@@ -387,7 +387,7 @@ impl WriterEngine for PostgresEngine {
 
     fn commit(&self, _: Option<i64>) -> Result<bool> {
         if !self.session.has_written.get() {
-            // Nothing depends on its answer.
+            // No decision depends on its answer.
             self.roll_back()?;
             let batch = self.locked.borrow().batch.clone();
             self.note_end(batch);

@@ -28,7 +28,7 @@ fn clock_that_jumps_back_reopens_no_earlier_day() {
     assert_eq!(Today::at(wall, Some(3)), Today::at(wall, None));
 }
 
-/// What happens to one account; sums are in dollars.
+/// An event of one account; sums are in dollars.
 #[derive(Clone, Copy, Debug)]
 enum Step {
     /// A question goes out.
@@ -41,7 +41,7 @@ enum Step {
     End(u64, u64),
     /// The video that began at the question's moment ends, and its reply says what is left.
     EndWith(u64, u64),
-    /// So much is left.
+    /// The sum that is left.
     Left(Option<u64>),
 }
 use Step::{Answer, Ask, Begin, End, EndWith, Left as IsLeft};

@@ -248,7 +248,7 @@ mod tests {
                 must_check: false,
             })
         };
-        // What the lock says, the boot, the file: whether it is checked, and gets another name.
+        // The lock, the boot and the file decide whether it is checked, and gets another name.
         for (recorded, boot, found, is_checked, forgets) in [
             (state(1, 7, same), "today", same, false, false),
             (state(1, 7, same), "tomorrow", same, false, false),

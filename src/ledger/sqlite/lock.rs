@@ -228,7 +228,7 @@ impl Lock {
 
     fn write_closed(&mut self) -> io::Result<()> {
         let was_closed = self.state.is_some_and(|state| state.closed.is_some());
-        // What a server left open stays so.
+        // A purchase that a server left open stays so.
         let may_write = self.is_server() || (was_closed && !self.is_suspect);
         if let Some(state) = &mut self.state
             && may_write

@@ -1,4 +1,4 @@
-//! What a SQLite file is: a ledger, and of which version.
+//! Tells whether a SQLite file is a ledger, and of which version.
 
 use rusqlite::Connection;
 

@@ -2,8 +2,8 @@
 
 use super::column::{insert, read, record, select, signed};
 use super::ledger::Ledger;
-use crate::ledger::audit_log::{ADD_MEMBER, RESOLVE_PURCHASE, REVOKE_MEMBER, describe, fields};
-use crate::ledger::budgets::budget_text;
+use crate::gateway::contract::terms::budget_text;
+use crate::ledger::audit_log::{ADD_MEMBER, RESOLVE_PURCHASE, REVOKE_MEMBER, fields};
 use crate::ledger::engine::{Result, Sql, params};
 use crate::ledger::writer::Durability;
 use crate::ledger::{
@@ -80,14 +80,14 @@ impl Ledger {
         after: &Member,
     ) -> Result<()> {
         let Some(before) = before else {
-            return self.audit(by, (ADD_MEMBER, of), None, Some(describe(after)));
+            return self.audit(by, (ADD_MEMBER, of), None, Some(after.terms.to_string()));
         };
         if before.revoked_at != after.revoked_at {
             self.audit(by, (REVOKE_MEMBER, of), None, None)?;
         }
-        for ((act, old), (_, new)) in fields(before).into_iter().zip(fields(after)) {
+        for ((act, old), (_, new)) in fields(before).zip(fields(after)) {
             if old != new {
-                self.audit(by, (act, of), old, new)?;
+                self.audit(by, (&act, of), old, new)?;
             }
         }
         Ok(())

@@ -1,12 +1,12 @@
-//! What raises a caller's limits for a time, and callers' requests for it.
+//! Temporary raises of callers' limits, and callers' requests for them.
 
 use std::sync::Arc;
 
 use super::column::{insert, read, record, select, signed};
 use super::ledger::Ledger;
 use crate::gateway::contract::money::Usd;
+use crate::gateway::contract::terms::amount_text;
 use crate::ledger::audit_log::{DECLINE, GRANT, RAISE_MEMBER, extra_text};
-use crate::ledger::budgets::amount_text;
 use crate::ledger::engine::{Result, Sql, params};
 use crate::ledger::writer::Durability;
 use crate::ledger::{Actor, BudgetRequest, Extra, Store, Unavailable};

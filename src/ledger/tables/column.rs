@@ -8,9 +8,9 @@ use uuid::Uuid;
 use crate::gateway::contract::event::EventKind;
 use crate::gateway::contract::money::{SpendLimit, Usd};
 use crate::gateway::contract::selection::Selection;
-use crate::ledger::budgets::read_budget;
+use crate::gateway::contract::terms::{MemberTerms, TERMS, read_budget};
 use crate::ledger::engine::{
-    Engine, FromSqlValue, Result, Row, Sql, SqlParams, SqlValue, ToSqlValue,
+    Engine, FromSqlValue, Result, Row, Sql, SqlParams, SqlValue, ToSqlValue, unfit,
 };
 use crate::ledger::{
     CreditWatermark, JobState, KeyId, MoneyKind, PurchaseId, PurchaseState, Role, Service,
@@ -130,6 +130,17 @@ impl<T: for<'r> FromSqlValue<'r>> FromRow for T {
     fn from_row(cells: &mut Cells<'_>) -> Result<Self> {
         cells.next += 1;
         cells.row.get(cells.next - 1)
+    }
+}
+
+impl FromRow for MemberTerms {
+    fn from_row(cells: &mut Cells<'_>) -> Result<Self> {
+        let mut terms = Self::default();
+        for term in TERMS {
+            let text: Option<String> = cells.next()?;
+            (term.read)(&mut terms, text.as_deref()).ok_or_else(|| unfit(cells.next - 1))?;
+        }
+        Ok(terms)
     }
 }
 

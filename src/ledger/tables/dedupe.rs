@@ -134,7 +134,7 @@ impl Ledger {
     ) -> Result<Option<ReserveError>> {
         let (steady, last_refusal) = (self.steady(), self.last_refusal(duplicate)?);
         let (mut latest, mut is_ahead) = (None, false);
-        // One that is running decides; else the one that ended last.
+        // A running purchase decides; else the one that ended last.
         let since = |now: Duration| now.saturating_sub(duplicate.within);
         // Servers that share a ledger count the steps together.
         let is_shared = self.db.dialect().is_shared();

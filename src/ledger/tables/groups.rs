@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::column::{exists, read, record, select, upsert};
 use super::ledger::Ledger;
-use crate::ledger::budgets::budget_text;
+use crate::gateway::contract::terms::budget_text;
 use crate::ledger::engine::{Result, Sql};
 use crate::ledger::writer::Durability;
 use crate::ledger::{

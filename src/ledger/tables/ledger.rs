@@ -57,7 +57,7 @@ pub(in crate::ledger) struct Ledger {
 /// A purchase before it is settled. It counts for its price.
 pub(super) struct Purchase {
     pub(super) number: i64,
-    /// Of a running purchase in memory, the state when it was held.
+    /// The state of a running purchase in memory when it was held.
     pub(super) state: PurchaseState,
     pub(super) price: Usd,
     pub(super) caller: Arc<str>,
@@ -292,7 +292,7 @@ impl Ledger {
                     (iso8601(Date::from_days(day)), iso8601(Date::at(now)));
                 warn!(%ledger_day, %clock_day, "ledger day is ahead of the clock; ignored");
             }
-            // What was counted in this transaction is not in the table yet.
+            // The table does not have the counts of this transaction yet.
             self.write_counters()?;
             latest = spent::latest_day_until(&*self.db, last)?;
         }

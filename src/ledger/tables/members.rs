@@ -5,11 +5,10 @@
 
 use std::sync::Arc;
 
-use super::column::{exists, read, record, select, upsert};
+use super::column::{Cells, FromRow, exists, read, record, select, upsert};
 use super::ledger::Ledger;
-use crate::gateway::contract::selection::Selection;
-use crate::ledger::budgets::budget_text;
-use crate::ledger::engine::{Engine, Result, Sql, params};
+use crate::gateway::contract::terms::TERMS;
+use crate::ledger::engine::{Engine, Result, Sql, ToSqlValue, params};
 use crate::ledger::member::MAX_LOGINS_PER_MEMBER;
 use crate::ledger::writer::Durability;
 use crate::ledger::{
@@ -17,17 +16,21 @@ use crate::ledger::{
     Unavailable,
 };
 
-record!(Member {
-    name: "name",
-    role: "role",
-    own_budget: "budget",
-    group: "group_name",
-    may_buy: "may_buy",
-    token: "token",
-    prefix: "prefix",
-    added_at: "added",
-    revoked_at: "revoked",
-});
+/// The columns of a member besides its terms.
+const COLUMNS: [&str; 5] = ["name", "token", "prefix", "added", "revoked"];
+
+impl FromRow for Member {
+    fn from_row(cells: &mut Cells<'_>) -> Result<Self> {
+        Ok(Self {
+            name: cells.next()?,
+            token: cells.next()?,
+            prefix: cells.next()?,
+            added_at: cells.next()?,
+            revoked_at: cells.next()?,
+            terms: cells.next()?,
+        })
+    }
+}
 
 record!(LoginSession { id: "id", member: "member", token: "token", expires_at: "until" });
 
@@ -75,7 +78,7 @@ impl Store {
     }
 
     pub async fn members(&self) -> Result<Vec<Member>, Unavailable> {
-        let all = select::<Member>("FROM members ORDER BY name");
+        let all = format!("SELECT {} FROM members ORDER BY name", columns().join(", "));
         let find = move |ledger: &Ledger| ledger.db.all(&all, (), read);
         self.execute("members", Durability::Buffered, find).await
     }
@@ -171,14 +174,14 @@ impl Ledger {
         {
             return Ok(Err(MemberError::OtherSecret));
         }
-        let find = select::<Member>("FROM members WHERE name = ?");
+        let find = format!("SELECT {} FROM members WHERE name = ?", columns().join(", "));
         let before: Option<Member> = db.first(&find, [name], read)?;
         let after = match change.apply(before.clone(), self.now()) {
             Ok(after) => after,
             Err(refused) => return Ok(Err(refused)),
         };
-        if let Some(group) = &after.group
-            && before.as_ref().and_then(|before| before.group.as_ref()) != Some(group)
+        if let Some(group) = &after.terms.group
+            && before.as_ref().and_then(|before| before.terms.group.as_ref()) != Some(group)
             && !exists(db, "SELECT 1 FROM groups WHERE name = ?", [group])?
         {
             return Ok(Err(MemberError::UnknownGroup));
@@ -207,17 +210,25 @@ impl Ledger {
     }
 }
 
+fn columns() -> Vec<&'static str> {
+    COLUMNS.into_iter().chain(TERMS.iter().map(|term| term.column)).collect()
+}
+
 fn write(db: &dyn Engine, member: &Member) -> Result<usize> {
-    upsert!(db, members (name: member.name) {
-        role: member.role,
-        budget: budget_text(member.own_budget),
-        group_name: member.group,
-        may_buy: member.may_buy.as_ref().map(Selection::to_string),
-        token: member.token,
-        prefix: member.prefix,
-        added: member.added_at,
-        revoked: member.revoked_at,
-    })
+    let Member { name, terms, token, prefix, added_at, revoked_at } = member;
+    let texts: Vec<_> = TERMS.iter().map(|term| (term.value)(terms).text()).collect();
+    let mut values = params![name, token, prefix, added_at, revoked_at].to_vec();
+    values.extend(texts.iter().map(|text| text as &dyn ToSqlValue));
+    let columns = columns();
+    let marks = vec!["?"; columns.len()].join(", ");
+    let sets: Vec<_> =
+        columns[1..].iter().map(|column| format!("{column} = excluded.{column}")).collect();
+    let upsert = format!(
+        "INSERT INTO members ({}) VALUES ({marks}) ON CONFLICT (name) DO UPDATE SET {}",
+        columns.join(", "),
+        sets.join(", ")
+    );
+    db.run(&upsert, values.as_slice())
 }
 
 pub(in crate::ledger) fn token_secret_fingerprint(db: &dyn Engine) -> Result<Option<Digest>> {

@@ -9,6 +9,7 @@ mod groups;
 mod jobs;
 mod ledger;
 mod limits;
+mod links;
 mod members;
 mod notes;
 mod outbox;

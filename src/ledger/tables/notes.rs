@@ -97,7 +97,7 @@ impl Store {
 }
 
 impl Ledger {
-    /// Of a retry, returns when its request may last have been refused. Before this process had the ledger,
+    /// Returns when the request of a retry may last have been refused. Before this process had the ledger,
     /// requests failed because no server listened.
     pub(super) fn last_refusal(&self, retry: &DuplicateCheck) -> Result<Option<Duration>> {
         let Some(ids) = &retry.refused_as else { return Ok(None) };

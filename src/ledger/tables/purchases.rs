@@ -87,7 +87,7 @@ impl Store {
         let is_expensive = reservation.price >= SYNC_THRESHOLD;
         let durability = if is_expensive { Durability::Synced } else { Durability::Buffered };
         self.check_capacity()?;
-        // Nothing of it is copied but numbers and references.
+        // Only its numbers and references are copied.
         let (reservation, until, id) = (reservation.clone(), self.latest_send(), reservation.id);
         let reserve = move |ledger: &Ledger| ledger.reserve(&reservation, send);
         let held = self.perform(durability, reserve).await?;

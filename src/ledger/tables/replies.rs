@@ -128,7 +128,7 @@ impl Replies {
         let expired = db.all(expired, [now], read)?;
         // Counting again would read all that are kept.
         let without = |kept| expired.into_iter().fold(kept, Kept::without);
-        // Those of other servers are counted once in a while.
+        // Replies of other servers are counted once in a while.
         let kept = self.kept.get().filter(|_| !db.dialect().is_shared());
         self.kept.set(kept.map(without));
         Ok(())

@@ -243,7 +243,7 @@ impl Store {
     /// Returns every purchase after `settled`, in order, and the earlier ones that may still
     /// change.
     ///
-    /// Those are unknown ones, and charged videos whose end, or whose job's failure, is later
+    /// These are unknown ones, and charged videos whose end, or whose job's failure, is later
     /// than `refundable` (wall-clock time since the Unix epoch).
     pub async fn evidence(
         &self,

@@ -56,8 +56,8 @@ impl Store {
 
     /// Records, without waiting, the reply or failure. The slot is free one period later.
     pub fn slot_replied(&self, slot: SlotId) {
-        let since_boot = (self.inner.since_boot)();
         self.notify_later(StoreOp::SlotReplied(slot), |at| {
+            let since_boot = (self.inner.since_boot)();
             move |ledger: &Ledger| replied(ledger, slot, (at, since_boot))
         });
     }
@@ -223,15 +223,12 @@ fn date_by_boot(ledger: &Ledger) -> Result<()> {
 }
 
 /// Treats requests that were running when the last server ended as answered now: they reached the
-/// gateway before.
+/// gateway before. So did those that a clock has dated ahead before it was set back.
 pub(super) fn recover(ledger: &Ledger, now: Duration) -> Result<()> {
     date_by_boot(ledger)?;
-    let sql =
-        "UPDATE slots SET replied = CASE WHEN at > ?1 THEN at ELSE ?1 END WHERE replied IS NULL";
+    let sql = "UPDATE slots SET at = CASE WHEN at > ?1 THEN ?1 ELSE at END, replied = ?1
+        WHERE replied IS NULL OR replied > ?1";
     ledger.db.run(sql, [now])?;
-    // A clock that was wrong may have dated them far ahead; they would stay for ever.
-    let ahead = now + SLOT_RETENTION;
-    ledger.db.run("DELETE FROM slots WHERE at > ?", [ahead])?;
     purge_old(ledger, now, i64::MAX)
 }
 

@@ -15,7 +15,7 @@ use crate::sync::FastMap;
 /// Beyond this number, all are read again.
 const MAX_COUNTERS: usize = 40_000;
 
-/// Whose spending a counter is. Its name in the table is only made when it is needed.
+/// The owner of a spending counter. Its name in the table is only made when it is needed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Scope<'a> {
     pub(super) kind: ScopeKind,
@@ -174,7 +174,7 @@ impl Counters {
                 db.first(sql, params![name, unit, number], read)?
             }
             None => {
-                // What was counted in this transaction is not in the table yet.
+                // The table does not have the counts of this transaction yet.
                 self.save(db)?;
                 let sql = "SELECT CAST(coalesce(sum(micros), 0) AS BIGINT) FROM spent
                     WHERE scope = ? AND unit = 'month'";

@@ -1,4 +1,4 @@
-//! What callers and the writer's thread share.
+//! The state that callers and the writer's thread share.
 
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, OnceLock};

@@ -290,7 +290,7 @@ fn deferred_command_joins_the_next_transaction() {
     writer.process(batch);
     assert_eq!(*order.lock().unwrap(), ["deferred", "next"]);
 
-    // Nothing else comes.
+    // No other answer comes.
     queue.defer(note("alone"));
     let batch = writer.next_batch(&commands).unwrap();
     writer.process(batch);

@@ -23,7 +23,7 @@ fn member_add_with_many_names_prints_a_token_per_line() {
     for (name, token) in tokens {
         let member = members.iter().find(|member| &*member.name == name).unwrap();
         assert_eq!(
-            (member.token, member.own_budget.day),
+            (member.token, member.terms.budget.day),
             (token::hash_token(&secret, token), Some(Usd::dollars(1)))
         );
     }
@@ -39,7 +39,7 @@ fn member_add_with_many_names_prints_a_token_per_line() {
     assert_eq!((ended.code, ended.out.lines().count()), (Some(0), 2), "{}", ended.err);
     let members = fixture.members();
     assert_eq!(members.iter().filter(|member| member.revoked_at.is_some()).count(), 2);
-    assert_eq!(members.iter().filter(|member| member.role == Role::Admin).count(), 2);
+    assert_eq!(members.iter().filter(|member| member.terms.role == Role::Admin).count(), 2);
 }
 
 /// It compares how long commands take.

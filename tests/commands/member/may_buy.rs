@@ -7,7 +7,7 @@ use crate::commands::fixture::Fixture;
 impl Fixture {
     /// What the first member may buy, as the ledger has it.
     fn rule(&self) -> Option<String> {
-        self.members()[0].may_buy.as_ref().map(Selection::to_string)
+        self.members()[0].terms.may_buy.as_ref().map(Selection::to_string)
     }
 }
 
@@ -39,7 +39,7 @@ fn command_sets_and_removes_what_a_member_may_buy() {
         assert_eq!(fixture.rule().as_deref(), rule, "{option:?}");
     }
     fixture.token(&["add", "bob", "--may-buy-all"]);
-    assert_eq!(fixture.members()[1].may_buy, Some(Selection::everything()));
+    assert_eq!(fixture.members()[1].terms.may_buy, Some(Selection::everything()));
 }
 
 #[test]

@@ -161,10 +161,10 @@ fn changes_of_members_apply_at_once_and_are_in_the_audit_log() {
         }
         let [old, new] = [&added, &rotated].map(|answer| answer["token"].as_str().unwrap());
         let expected = [
-            "member.add | member:ann | - | role member, budget 5.00/day 500.00/ever, group design, may buy chat",
+            "member.add | member:ann | - | role member, group design, budget 5.00/day 500.00/ever, may buy chat",
             "member.role | member:ann | member | admin",
-            "member.budget | member:ann | 5.00/day 500.00/ever | 0.00/month 500.00/ever",
             "member.group | member:ann | design | -",
+            "member.budget | member:ann | 5.00/day 500.00/ever | 0.00/month 500.00/ever",
             "member.may_buy | member:ann | chat | -",
             "member.budget | member:ann | 0.00/month 500.00/ever | -",
             &format!("token.rotate | member:ann | {} | {}", &old[..9], &new[..9]),

@@ -45,6 +45,7 @@ fn assert_over(answer: &Answer, whose: &str, left: &str) {
     let (_, renews) = said.split_once("it renews at ").expect("when it renews");
     let is_midnight = renews.ends_with("T00:00:00Z") || renews.ends_with("T00:00:00.000Z");
     assert!(renews.starts_with("20") && is_midnight, "{said}");
+    assert_eq!(answer.json()["renews_at"], renews);
 }
 
 #[test]

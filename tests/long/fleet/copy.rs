@@ -52,8 +52,10 @@ const ROWS: &str = "
         FROM purchases WHERE service = 'video' AND state = 'charged';
     INSERT INTO checkpoints VALUES (1, 5, 100, 3, 2, 1, NULL, NULL), (4, 6, 90, 4, 3, 2, 7, 9);
     INSERT INTO account_keys VALUES ('key', 5, NULL), ('old', 4, 5);
-    INSERT INTO members VALUES ('ann', 'admin', '0.01/day', randomblob(32), 'tg_a', 6, NULL, NULL, 'chat', 'design');
-    INSERT INTO members VALUES ('Bea', 'member', '', randomblob(32), 'tg_b', 6, 8, randomblob(32), NULL, NULL);
+    INSERT INTO members (name, role, budget, token, prefix, added, revoked, secret, may_buy, group_name)
+        VALUES ('ann', 'admin', '0.01/day', randomblob(32), 'tg_a', 6, NULL, NULL, 'chat', 'design');
+    INSERT INTO members (name, role, budget, token, prefix, added, revoked, secret, may_buy, group_name)
+        VALUES ('Bea', 'member', '', randomblob(32), 'tg_b', 6, 8, randomblob(32), NULL, NULL);
     INSERT INTO groups VALUES ('design', '0.07/week 0.08/month');
     INSERT INTO extras VALUES (4, 'member:ann', 6, 9, 5), (7, 'member:Bea', 5, 8, 4);
     INSERT INTO budget_requests VALUES (3, 'member:ann', 6, 'a reason', 5);

@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 
 use tempfile::TempDir;
 
-use crate::markdown::{blocks, read};
+use crate::markdown::read;
 use crate::support::server::ReservedPort;
 use crate::support::until;
 
@@ -44,17 +44,15 @@ impl Kind {
         }
     }
 
-    /// Its block in the documents, as people copy it.
+    /// Its file, as people copy it.
     pub(crate) fn recipe(self) -> String {
-        let (language, place) = match self {
-            Self::Nginx | Self::Secured => ("nginx", 0),
-            Self::Site => ("nginx", 1),
-            Self::HaProxy => ("haproxy", 0),
-            Self::Caddy => ("caddyfile", 0),
+        let file = match self {
+            Self::Nginx | Self::Secured => "nginx.conf",
+            Self::Site => "nginx-site.conf",
+            Self::HaProxy => "haproxy.cfg",
+            Self::Caddy => "Caddyfile",
         };
-        let mut found = blocks(&read("docs/guide/deploy.md"), language);
-        assert!(place < found.len(), "no such block of {language}");
-        found.swap_remove(place)
+        read(format!("contrib/front/{file}"))
     }
 
     /// The recipe, with this address and without a certificate, and what the distribution's own

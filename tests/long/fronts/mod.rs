@@ -1,4 +1,4 @@
-//! The guarantees behind nginx, HAProxy and Caddy: each runs as docs/guide/deploy.md sets it up, before a real gate.
+//! The guarantees behind nginx, HAProxy and Caddy: each runs as `contrib/front` sets it up, before a real gate.
 
 mod front;
 mod gateway;

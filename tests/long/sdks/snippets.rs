@@ -27,7 +27,7 @@ fn folder() -> TempDir {
 
 #[test]
 fn readme_python_snippet_buys_a_chat() {
-    let printed = printed(Sdk::Python, "README.md", "Call it", &folder());
+    let printed = printed(Sdk::Python, "README.md", "Three ways in", &folder());
     assert!(printed.contains("Hello from the sandbox"), "{printed}");
 }
 

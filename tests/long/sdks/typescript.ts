@@ -1,20 +1,21 @@
 // A program that uses everything that `client.d.ts` exports. It is compiled, never run: what has to compile does, and
 // each `@ts-expect-error` marks what must not.
 import * as client from './client.js';
-import { TollgateError, callerName, createClient, newKey } from './client.js';
+import { RETRIES, TollgateError, callerName, createClient, newKey } from './client.js';
 import type {
   AskOptions, Budget, BuyOptions, Catalog, Charged, ChatModel, ChatReply, ChatRequest, Client, ClientOptions, Fault, Job, JobNews, Jobs, Known, Me,
   Message, Paid, Priced, ReadOptions, TollgateElement, Usage, VideoAccepted, VideoModel, VideoRequest,
 } from './client.js';
 
 /** The values that the module exports: no more and no fewer. */
-export const EXPORTS: Record<keyof typeof client, true> = { TollgateError: true, callerName: true, createClient: true, newKey: true };
+export const EXPORTS: Record<keyof typeof client, true> = { RETRIES: true, TollgateError: true, callerName: true, createClient: true, newKey: true };
 
 const plain: Client = createClient();
 const options: ClientOptions = { baseUrl: new URL('https://tollgate.example'), token: async () => null, attempts: 3, patience: 10, fetch: globalThis.fetch };
 const tollgate = createClient(options);
 createClient({ baseUrl: 'https://tollgate.example', token: 'tg_token' });
 createClient({ token: null });
+createClient({ ...RETRIES.page });
 // @ts-expect-error there is no such option
 createClient({ retries: 3 });
 // @ts-expect-error a token is a text

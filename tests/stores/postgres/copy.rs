@@ -51,7 +51,8 @@ const ROWS: &str = "
     INSERT INTO account_keys VALUES ('key', 5, NULL), ('old', 4, 5);
     INSERT INTO slots VALUES (-5, 1763640000000000000, 1763640000000000001, 7), (9, 1763640000000000002, 1763640000000000003, NULL);
     INSERT INTO rate_limit VALUES (1, 60, 60);
-    INSERT INTO members VALUES ('ann', 'admin', '0.01/day', randomblob(32), 'tg_a', 6, NULL, NULL, 'chat', 'design'),
+    INSERT INTO members (name, role, budget, token, prefix, added, revoked, secret, may_buy, group_name)
+        VALUES ('ann', 'admin', '0.01/day', randomblob(32), 'tg_a', 6, NULL, NULL, 'chat', 'design'),
         ('Bea', 'member', '', randomblob(32), 'tg_b', 6, 8, randomblob(32), NULL, NULL);
     INSERT INTO groups VALUES ('design', '0.07/week 0.08/month');
     INSERT INTO extras VALUES (4, 'member:ann', 6, 9, 5), (7, 'member:Bea', 5, 8, 4);

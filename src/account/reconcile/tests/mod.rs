@@ -1,4 +1,4 @@
-//! Which unknown outcomes the counters decide, and that they decide no others.
+//! Tests which unknown outcomes the counters decide, and that they decide no others.
 
 pub(in crate::account) mod world;
 

@@ -6,8 +6,6 @@ use http_body_util::BodyExt;
 use super::super::assets;
 use super::*;
 
-const TEXT: &[u8] = include_bytes!("../../../../static/style.css");
-
 impl StaticFile {
     /// Returns the size in a coding, for the size budgets.
     pub(in crate::api) fn size(&self, coding: &str) -> Option<usize> {
@@ -15,9 +13,12 @@ impl StaticFile {
     }
 }
 
+fn embedded() -> &'static Embedded {
+    assets::page_files().find(|file| file.name == "style.css").expect("the style sheet")
+}
+
 fn file() -> StaticFile {
-    let file = assets::page_files().find(|file| file.name == "style.css").expect("the style sheet");
-    StaticFile::embedded(file, "text/css", &HeaderMap::new())
+    StaticFile::embedded(embedded(), "text/css", &HeaderMap::new())
 }
 
 fn headers(pairs: &[(HeaderName, &str)]) -> HeaderMap {
@@ -83,7 +84,7 @@ async fn every_coding_decodes_to_the_file_and_has_its_own_etag() {
             }
             _ => plain = sent.to_vec(),
         }
-        assert!(plain == TEXT, "{coding}");
+        assert!(plain == embedded().bytes(), "{coding}");
     }
     assert_eq!(tags.len(), 3);
     assert!(tags.iter().all(|tag| tag.starts_with('"')), "strong tags: {tags:?}");
@@ -118,7 +119,7 @@ async fn head_returns_length_without_body() {
 #[tokio::test]
 async fn single_range_is_served_uncompressed() {
     let file = file();
-    let all = TEXT.len();
+    let all = embedded().bytes().len();
     let rest = format!("bytes {}-{}/{all}", all - 5, all - 1);
     for (range, content_range, length) in [
         ("bytes=0-9", format!("bytes 0-9/{all}"), 10),

@@ -9,10 +9,9 @@ use std::sync::Arc;
 use serde::de::{MapAccess, SeqAccess};
 use serde_json::value::RawValue;
 
-use super::json::{self, Entry, Field, FromObject, FromValue, ValueSeed};
-use super::rule::{
-    Faults, IgnoredFields, Rule, UnknownFields, blank, not_among, nul, unknown_model,
-};
+use super::json::{self, Entry, Field, FromObject, FromValue, Text, ValueSeed};
+use super::object::object;
+use super::rule::{Faults, IgnoredFields, UnknownFields, blank, not_among, nul, unknown_model};
 use super::{Checked, Order};
 use crate::gate::problem::{INTERNAL, Problem};
 use crate::gateway::contract::catalog::{Catalog, Service};
@@ -37,26 +36,13 @@ pub fn chat(payload: &[u8], rules: &ChatRules) -> Result<Checked<Order>, Problem
 
 pub(super) struct ChatDraft<'a, M> {
     pub(super) rules: &'a ChatRules,
-    pub(super) model: Field<Cow<'a, str>>,
+    pub(super) model: Text<'a>,
     pub(super) messages: Field<Messages<'a, M>>,
     pub(super) extra: BTreeMap<&'a str, &'a RawValue>,
     unknown: UnknownFields<'a>,
 }
 
 impl<'a, M: IntoMessage<'a> + 'a> ChatDraft<'a, M> {
-    #[rustfmt::skip]
-    const RULES: &'a [Rule<Self>] = &[
-        Rule { pointer: "/model", code: "required", check: |chat| chat.model.missing("the id of a chat model") },
-        Rule { pointer: "/model", code: "wrong_type", check: |chat| chat.model.wrong_type() },
-        Rule { pointer: "/model", code: "unknown_model", check: Self::unknown_model },
-        Rule { pointer: "/messages", code: "required", check: |chat| chat.messages.missing("the conversation, as [{\"role\": \"user\", \"content\": \"…\"}]") },
-        Rule { pointer: "/messages", code: "wrong_type", check: |chat| chat.messages.wrong_type() },
-        Rule { pointer: "/messages", code: "empty", check: |chat| {
-            let messages = chat.messages.value()?;
-            (messages.count == messages.left_out).then(|| "expected at least one message".to_owned())
-        } },
-    ];
-
     pub(super) fn new(rules: &'a ChatRules) -> Self {
         Self {
             rules,
@@ -68,7 +54,8 @@ impl<'a, M: IntoMessage<'a> + 'a> ChatDraft<'a, M> {
     }
 
     fn unknown_model(&self) -> Option<String> {
-        let (id, catalog) = (self.model.value()?, &self.rules.catalog);
+        let id = self.model.value()?;
+        let catalog = &self.rules.catalog;
         if catalog.chat_model(id).is_some() {
             return None;
         }
@@ -79,19 +66,32 @@ impl<'a, M: IntoMessage<'a> + 'a> ChatDraft<'a, M> {
         })
     }
 
+    fn check(&self) -> Faults {
+        let mut faults = Faults::default();
+        faults.required("/model", &self.model, "the id of a chat model");
+        faults.rule("/model", "unknown_model", self, Self::unknown_model);
+        let purpose = "the conversation, as [{\"role\": \"user\", \"content\": \"…\"}]";
+        faults.required("/messages", &self.messages, purpose);
+        faults.rule("/messages", "empty", self, |chat| {
+            let messages = chat.messages.value()?;
+            let is_empty = messages.count == messages.left_out;
+            is_empty.then(|| "expected at least one message".to_owned())
+        });
+        faults
+    }
+
     /// Returns the order, or all faults: those of this draft, then `others`.
     pub(super) fn finish(mut self, size: usize, others: Faults) -> Result<Checked<Order>, Problem> {
-        let mut faults = Faults::default();
-        faults.check(Self::RULES, &self, &"");
+        let mut faults = self.check();
         if let Field::Present(messages) = &mut self.messages {
-            faults.append_at(&"", mem::take(&mut messages.faults));
+            faults.append(mem::take(&mut messages.faults));
         }
         if !self.unknown.first.is_empty() {
             let allowed = self.rules.fields.iter().map(String::as_str);
             let fields: Vec<_> = ["model", "messages"].into_iter().chain(allowed).collect();
             faults.unknown_fields(&self.unknown, &fields, &"");
         }
-        faults.append_at(&"", others);
+        faults.append(others);
         let row = self.model.value().and_then(|id| self.rules.catalog.chat_model(id));
         let (true, Some(row), Field::Present(messages)) = (faults.is_empty(), row, self.messages)
         else {
@@ -161,17 +161,14 @@ impl<'a, M: IntoMessage<'a>> Messages<'a, M> {
             return;
         }
         let at = format_args!("/messages/{index}");
-        if let Some(detail) = field.wrong_type() {
-            self.faults.push(at, "wrong_type", detail);
-        }
+        self.faults.optional(at, &field);
         let Field::Present(message) = field else { return };
         let mut found = Faults::default();
         let Some(message) = message.into_message(&mut found, &mut self.ignored) else {
             self.left_out += 1;
             return;
         };
-        self.faults.check(DraftMessage::RULES, &message, &at);
-        self.faults.unknown_fields(&message.unknown, &["role", "content"], &at);
+        self.faults.append_at(&at, message.check());
         self.faults.append_at(&at, found);
         if let (true, Field::Present(role), Field::Present(content)) =
             (self.faults.is_empty(), message.role, message.content)
@@ -181,49 +178,28 @@ impl<'a, M: IntoMessage<'a>> Messages<'a, M> {
     }
 }
 
-/// Guess: a message has no other fields (2.4), and the gateway rejects a blank one.
-#[derive(Default)]
-pub(super) struct DraftMessage<'a> {
-    pub(super) role: Field<Cow<'a, str>>,
-    pub(super) content: Field<Cow<'a, str>>,
-    pub(super) unknown: UnknownFields<'a>,
-}
-
-impl<'a> DraftMessage<'a> {
-    #[rustfmt::skip]
-    const RULES: &'a [Rule<Self>] = &[
-        Rule { pointer: "/role", code: "required", check: |message| message.role.missing("user, assistant or system") },
-        Rule { pointer: "/role", code: "wrong_type", check: |message| message.role.wrong_type() },
-        Rule { pointer: "/role", code: "unknown_role", check: |message| not_among(message.role.value()?, ROLES) },
-        Rule { pointer: "/content", code: "required", check: |message| message.content.missing("the text of the message") },
-        Rule { pointer: "/content", code: "wrong_type", check: |message| message.content.wrong_type() },
-        Rule { pointer: "/content", code: "empty", check: |message| {
-            message.content.value()?.is_empty().then(|| "expected text; it is empty".to_owned())
-        } },
-        Rule { pointer: "/content", code: "blank", check: |message| blank(message.content.value()?) },
-        Rule { pointer: "/content", code: "nul_character", check: |message| match message.content.value()? {
-            // It is always escaped, and only text without escapes is borrowed.
-            Cow::Borrowed(_) => None,
-            Cow::Owned(text) => nul(text),
-        } },
-    ];
+object! {
+    /// Guess: a message has no other fields (2.4), and the gateway rejects a blank one.
+    pub(super) struct DraftMessage<'a> checked() expected "an object with role and content" {
+        "role" => role: Text<'a>, required("user, assistant or system"),
+            "unknown_role" => |message| not_among(message.role.value()?, ROLES);
+        "content" => content: Text<'a>, required("the text of the message"),
+            "empty" => |message| {
+                message.content.value()?.is_empty().then(|| "expected text; it is empty".to_owned())
+            },
+            "blank" => |message| blank(message.content.value()?),
+            "nul_character" => |message| match message.content.value()? {
+                // It is always escaped, and only text without escapes is borrowed.
+                Cow::Borrowed(_) => None,
+                Cow::Owned(text) => nul(text),
+            };
+        _ => reject;
+    }
 }
 
 impl<'a> IntoMessage<'a> for DraftMessage<'a> {
     fn into_message(self, _: &mut Faults, _: &mut IgnoredFields) -> Option<Self> {
         Some(self)
-    }
-}
-
-impl<'a> FromObject<'a> for DraftMessage<'a> {
-    const EXPECTED: &'static str = "an object with role and content";
-
-    fn member<A: MapAccess<'a>>(&mut self, entry: Entry<'_, 'a, A>) -> Result<(), A::Error> {
-        match entry.name() {
-            "role" => entry.read_into(&mut self.role),
-            "content" => entry.read_into(&mut self.content),
-            _ => entry.reject(&mut self.unknown),
-        }
     }
 }
 

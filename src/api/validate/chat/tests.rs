@@ -3,6 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::api::validate::object::HasRules;
 use crate::api::validate::rule::is_blank;
 use crate::gateway::contract::money::Usd;
 
@@ -104,12 +105,17 @@ fn every_rule_has_a_failing_case() {
         with_content("\"\\u0000\""),
     ];
     let found: Vec<_> = payloads.iter().flat_map(|payload| faults(payload)).collect();
-    let rows = ChatDraft::<DraftMessage<'_>>::RULES
-        .iter()
-        .map(|rule| (rule.pointer.to_owned(), rule.code));
-    let rows = rows.chain(
-        DraftMessage::RULES.iter().map(|rule| (format!("/messages/0{}", rule.pointer), rule.code)),
-    );
+    let chat = [
+        ("/model", "required"),
+        ("/model", "wrong_type"),
+        ("/model", "unknown_model"),
+        ("/messages", "required"),
+        ("/messages", "wrong_type"),
+        ("/messages", "empty"),
+    ];
+    let message = DraftMessage::codes().into_iter();
+    let message = message.map(|(pointer, code)| (format!("/messages/0{pointer}"), code));
+    let rows = chat.map(|(pointer, code)| (pointer.to_owned(), code)).into_iter().chain(message);
     for (pointer, code) in rows {
         assert!(
             found.iter().any(|(at, named, _)| *at == pointer && *named == code),

@@ -20,12 +20,27 @@ pub(super) const MAX_DEPTH: u8 = 32;
 
 const MAX_UNKNOWN: usize = MAX_FAULTS + 1;
 
+/// A string, if it was given.
+pub(super) type Text<'a> = Field<Cow<'a, str>>;
+
 pub(super) trait FromObject<'de> {
     const EXPECTED: &'static str = "an object";
+    /// The keys that it has, for messages about others.
+    const KEYS: &'static [&'static str] = &[];
 
     fn member<A: MapAccess<'de>>(&mut self, entry: Entry<'_, 'de, A>) -> Result<(), A::Error>;
 }
 
+/// Reads a body that is one object.
+pub(super) fn read_body<'de, T: FromObject<'de> + Default>(
+    payload: &'de [u8],
+) -> Result<T, Problem> {
+    let mut object = T::default();
+    read_object(payload, &mut object)?;
+    Ok(object)
+}
+
+/// Reads a body that is one object, into an object with a context.
 pub(super) fn read_object<'de>(
     payload: &'de [u8],
     object: &mut impl FromObject<'de>,
@@ -39,10 +54,18 @@ pub(super) fn read_object<'de>(
 }
 
 pub(super) fn check_raw(payload: &[u8], raw: &RawValue) -> Result<(), Problem> {
+    read_raw::<Skipped>(payload, raw).map(drop)
+}
+
+/// Reads a value of the body that was kept.
+pub(super) fn read_raw<'de, T: FromValue<'de>>(
+    payload: &[u8],
+    raw: &'de RawValue,
+) -> Result<Field<T>, Problem> {
     let text = raw.get();
     let mut reader = serde_json::Deserializer::from_str(text);
-    let read = ValueSeed::<Skipped>::within(1).deserialize(&mut reader);
-    read.map(drop).map_err(|error| malformed(payload, text, &error))
+    let read = ValueSeed::within(1).deserialize(&mut reader);
+    read.map_err(|error| malformed(payload, text, &error))
 }
 
 fn read_members<'de, A: MapAccess<'de>>(
@@ -75,7 +98,7 @@ impl<'de, A: MapAccess<'de>> Entry<'_, 'de, A> {
         Ok(())
     }
 
-    /// Keeps the value's bytes. The caller must [`check_raw`] them.
+    /// Keeps the value's bytes. The caller must [`check_raw`] or [`read_raw`] them.
     pub(super) fn keep_raw<'a>(
         self,
         name: &'a str,
@@ -121,8 +144,8 @@ impl<'de, A: MapAccess<'de>> Entry<'_, 'de, A> {
     pub(super) fn ignore(self, ignored: &mut UnknownFields<'de>) -> Result<(), A::Error> {
         insert(&mut ignored.names, self.name.clone())?;
         let value: Field<Skipped> = self.map.next_value_seed(ValueSeed::within(self.depth))?;
-        if !value.is_null() && ignored.first.len() < MAX_UNKNOWN {
-            ignored.first.push(self.name);
+        if !value.is_null() && ignored.ignored.len() < MAX_UNKNOWN {
+            ignored.ignored.push(self.name);
         }
         Ok(())
     }

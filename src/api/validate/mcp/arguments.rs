@@ -1,4 +1,4 @@
-//! The arguments of tools: the order is read as other endpoints read it, so that it has the same rules.
+//! The arguments of tools.
 
 use std::borrow::Cow;
 
@@ -6,11 +6,63 @@ use bytes::Bytes;
 use serde::de::MapAccess;
 use serde_json::value::RawValue;
 
+use crate::api::validate::fields::Fields;
 use crate::api::validate::json::{self, Entry, Field, FromObject};
-use crate::api::validate::query::request_id;
-use crate::api::validate::rule::{Faults, Rule, UnknownFields};
-use crate::api::validate::{ChatRules, Checked, Order, chat, video};
-use crate::gate::problem::{FieldError, INVALID_REQUEST, Problem};
+use crate::api::validate::member::present;
+use crate::api::validate::rule::Faults;
+use crate::gate::problem::{FieldError, Problem};
+
+/// Reads the arguments of a tool by name, and collects their faults.
+pub struct Arguments<'a> {
+    fields: Fields<'static, 'a>,
+    faults: Faults,
+}
+
+impl<'a> Arguments<'a> {
+    pub fn read(
+        arguments: Option<&'a RawValue>,
+        known: &'static [&'static str],
+    ) -> Result<Self, Problem> {
+        let (fields, faults) = Fields::read(object(arguments).as_bytes(), known)?;
+        Ok(Self { fields, faults })
+    }
+
+    /// Returns a text that must be there. `purpose` says what it is.
+    pub fn text(&mut self, name: &str, purpose: &str) -> Result<Option<String>, Problem> {
+        let field: Field<Cow<'_, str>> = self.fields.get(name)?;
+        let pointer = format!("/{name}");
+        let missing = field.missing(purpose);
+        missing.into_iter().for_each(|detail| self.faults.push(&pointer, "required", detail));
+        Ok(present(&mut self.faults, &pointer, field).map(Cow::into_owned))
+    }
+
+    /// Returns a flag, which is off if it is absent.
+    pub fn flag(&mut self, name: &str) -> Result<bool, Problem> {
+        let flag = present(&mut self.faults, &format!("/{name}"), self.fields.get(name)?);
+        Ok(flag.unwrap_or_default())
+    }
+
+    /// Returns an object as it is written, unless it is absent or `null`.
+    pub fn object(&mut self, name: &str) -> Option<&'a str> {
+        let text = self.fields.raw(name)?.get();
+        if !text.starts_with('{') && text != "null" {
+            let detail = "expected an object".to_owned();
+            self.faults.push(format_args!("/{name}"), "wrong_type", detail);
+        }
+        (text != "null").then_some(text)
+    }
+
+    /// Reports that an argument is missing, or that there are too many.
+    pub fn missing(&mut self, expected: &str) {
+        self.faults.push("", "required", expected.to_owned());
+    }
+
+    /// # Errors
+    /// Returns all faults.
+    pub fn finish(self) -> Result<(), Problem> {
+        if self.faults.is_empty() { Ok(()) } else { Err(self.faults.into_problem()) }
+    }
+}
 
 /// Arguments of a tool that buys.
 #[derive(Debug)]
@@ -20,17 +72,10 @@ pub struct OrderArguments {
     pub quote: Option<String>,
 }
 
-#[derive(Debug)]
-pub struct QuoteArguments {
-    pub order: Checked<Order>,
-    /// Whether to buy an order again that was bought already.
-    pub again: bool,
-}
-
 /// Removes the quote from the arguments.
 pub fn order(arguments: Option<&RawValue>) -> Result<OrderArguments, Problem> {
     let mut draft = OrderDraft::default();
-    read(arguments, &mut draft)?;
+    json::read_object(object(arguments).as_bytes(), &mut draft)?;
     let quote = draft.quote.null_as_absent();
     if let Some(detail) = quote.wrong_type() {
         let pointer = "/quote".to_owned();
@@ -40,74 +85,9 @@ pub fn order(arguments: Option<&RawValue>) -> Result<OrderArguments, Problem> {
     Ok(OrderArguments { order: draft.order.into_object(), quote })
 }
 
-/// Reads the arguments of `quote`. Pointers of faults begin with `/chat` or `/video`.
-pub fn quote(arguments: Option<&RawValue>, rules: &ChatRules) -> Result<QuoteArguments, Problem> {
-    let mut draft = QuoteDraft::default();
-    read(arguments, &mut draft)?;
-    let is_value = |raw: &&RawValue| raw.get() != "null";
-    draft.chat = draft.chat.filter(is_value);
-    draft.video = draft.video.filter(is_value);
-    let mut faults = Faults::default();
-    faults.check(QuoteDraft::RULES, &draft, &"");
-    faults.unknown_fields(&draft.unknown, &["chat", "video", "again"], &"");
-    if !faults.is_empty() {
-        return Err(faults.into_problem());
-    }
-    let again = draft.again.into_value().unwrap_or(false);
-    let order = match (draft.chat, draft.video) {
-        (Some(raw), _) => {
-            let order = chat(raw.get().as_bytes(), rules);
-            order.map_err(|problem| within("/chat", problem))?
-        }
-        (None, raw) => {
-            let raw = raw.map_or("{}", RawValue::get);
-            let video = video(raw.as_bytes(), &rules.catalog);
-            video.map_err(|problem| within("/video", problem))?.order
-        }
-    };
-    Ok(QuoteArguments { order, again })
-}
-
-/// Reads the arguments of `get_video`.
-pub fn job_id(arguments: Option<&RawValue>) -> Result<Box<str>, Problem> {
-    let mut draft = JobDraft::default();
-    read(arguments, &mut draft)?;
-    let mut faults = Faults::default();
-    faults.check(JobDraft::RULES, &draft, &"");
-    faults.unknown_fields(&draft.unknown, &["request_id"], &"");
-    match draft.request_id.into_value().filter(|_| faults.is_empty()) {
-        Some(id) => request_id(&id),
-        None => Err(faults.into_problem()),
-    }
-}
-
-/// Rejects arguments for a tool that has none.
-pub fn nothing(arguments: Option<&RawValue>) -> Result<(), Problem> {
-    let mut unknown = UnknownFields::default();
-    read(arguments, &mut unknown)?;
-    let mut faults = Faults::default();
-    faults.unknown_fields(&unknown, &[], &"");
-    if faults.is_empty() { Ok(()) } else { Err(faults.into_problem()) }
-}
-
-/// Reads absent arguments and `null` as an empty object.
-fn read<'a>(
-    arguments: Option<&'a RawValue>,
-    draft: &mut impl FromObject<'a>,
-) -> Result<(), Problem> {
-    let text = arguments.map_or("null", RawValue::get);
-    if text == "null" { Ok(()) } else { json::read_object(text.as_bytes(), draft) }
-}
-
-fn within(part: &str, problem: Problem) -> Problem {
-    if problem.kind() != &INVALID_REQUEST {
-        return problem;
-    }
-    let moved = |error: &FieldError| FieldError {
-        pointer: format!("{part}{}", error.pointer),
-        ..error.clone()
-    };
-    Problem::invalid(problem.errors().iter().map(moved).collect())
+/// Returns absent arguments and `null` as an empty object.
+fn object(arguments: Option<&RawValue>) -> &str {
+    arguments.map(RawValue::get).filter(|text| *text != "null").unwrap_or("{}")
 }
 
 #[derive(Default)]
@@ -137,64 +117,5 @@ impl Members<'_> {
         };
         let members: Vec<_> = self.0.iter().map(member).collect();
         format!("{{{}}}", members.join(",")).into()
-    }
-}
-
-#[derive(Default)]
-struct QuoteDraft<'a> {
-    chat: Option<&'a RawValue>,
-    video: Option<&'a RawValue>,
-    again: Field<bool>,
-    unknown: UnknownFields<'a>,
-}
-
-impl<'a> QuoteDraft<'a> {
-    #[rustfmt::skip]
-    const RULES: &'a [Rule<Self>] = &[
-        Rule { pointer: "", code: "required", check: |draft| {
-            (draft.chat.is_some() == draft.video.is_some())
-                .then(|| "expected either chat or video, with the arguments of that tool".to_owned())
-        } },
-        Rule { pointer: "/chat", code: "wrong_type", check: |draft| not_object(draft.chat) },
-        Rule { pointer: "/video", code: "wrong_type", check: |draft| not_object(draft.video) },
-        Rule { pointer: "/again", code: "wrong_type", check: |draft| draft.again.wrong_type() },
-    ];
-}
-
-fn not_object(raw: Option<&RawValue>) -> Option<String> {
-    (!raw?.get().starts_with('{')).then(|| "expected an object".to_owned())
-}
-
-impl<'a> FromObject<'a> for QuoteDraft<'a> {
-    fn member<A: MapAccess<'a>>(&mut self, entry: Entry<'_, 'a, A>) -> Result<(), A::Error> {
-        match entry.name() {
-            "chat" => entry.keep(&mut self.chat),
-            "video" => entry.keep(&mut self.video),
-            "again" => entry.read_into(&mut self.again),
-            _ => entry.reject(&mut self.unknown),
-        }
-    }
-}
-
-#[derive(Default)]
-struct JobDraft<'a> {
-    request_id: Field<Cow<'a, str>>,
-    unknown: UnknownFields<'a>,
-}
-
-impl<'a> JobDraft<'a> {
-    #[rustfmt::skip]
-    const RULES: &'a [Rule<Self>] = &[
-        Rule { pointer: "/request_id", code: "required", check: |draft| draft.request_id.missing("the video's request_id") },
-        Rule { pointer: "/request_id", code: "wrong_type", check: |draft| draft.request_id.wrong_type() },
-    ];
-}
-
-impl<'a> FromObject<'a> for JobDraft<'a> {
-    fn member<A: MapAccess<'a>>(&mut self, entry: Entry<'_, 'a, A>) -> Result<(), A::Error> {
-        match entry.name() {
-            "request_id" => entry.read_into(&mut self.request_id),
-            _ => entry.reject(&mut self.unknown),
-        }
     }
 }

@@ -14,7 +14,7 @@ use super::json::{self, Entry, Field, FromObject};
 use super::rule::UnknownFields;
 use crate::gate::problem::Problem;
 
-pub use arguments::{OrderArguments, QuoteArguments, job_id, nothing, order, quote};
+pub use arguments::{Arguments, OrderArguments, order};
 
 /// The key of the elicitation that asks the user to confirm.
 pub const QUESTION: &str = "confirm";

@@ -3,7 +3,6 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::api::validate::ChatRules;
 use crate::gateway::contract::catalog::Catalog;
 
 fn raw(text: &str) -> Box<RawValue> {
@@ -94,9 +93,11 @@ proptest! {
     fn arbitrary_bytes_never_panic(payload: Vec<u8>, text in "[\\[\\]{}\",:a-c0-9 ]{0,40}") {
         let _ = message(&payload);
         if let Ok(arguments) = RawValue::from_string(text) {
-            let rules = ChatRules { catalog: Catalog::published().into(), fields: Vec::new() };
-            let _ = (order(Some(&arguments)), quote(Some(&arguments), &rules));
-            let _ = (job_id(Some(&arguments)), nothing(Some(&arguments)));
+            let _ = order(Some(&arguments));
+            if let Ok(mut read) = Arguments::read(Some(&arguments), &["a", "b", "c"]) {
+                let _ = (read.object("a"), read.flag("b"), read.text("c", "a text"));
+                let _ = read.finish();
+            }
         }
     }
 }

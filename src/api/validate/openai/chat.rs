@@ -9,8 +9,9 @@ use serde::de::{IgnoredAny, MapAccess, SeqAccess};
 use serde_json::value::RawValue;
 
 use crate::api::validate::chat::{DraftMessage, IntoMessage};
-use crate::api::validate::json::{self, Entry, Field, FromObject, FromValue, ValueSeed};
-use crate::api::validate::rule::{Faults, IgnoredFields, Rule, UnknownFields, blank, quote};
+use crate::api::validate::json::{self, Entry, Field, FromObject, FromValue, Text, ValueSeed};
+use crate::api::validate::object::object;
+use crate::api::validate::rule::{Faults, IgnoredFields, UnknownFields, blank, quote};
 use crate::api::validate::{ChatRules, Checked, Order, chat as native};
 use crate::gate::problem::Problem;
 
@@ -90,16 +91,13 @@ struct Draft<'a> {
 impl Draft<'_> {
     fn finish(mut self, size: usize) -> Result<ChatOrder, Problem> {
         let mut faults = Faults::default();
-        let mut wrong_type = |at: &str, mistyped: Option<String>| {
-            mistyped.into_iter().for_each(|detail| faults.push(at, "wrong_type", detail));
-        };
         let stream = self.stream.null_as_absent();
-        wrong_type("/stream", stream.wrong_type());
+        faults.optional("/stream", &stream);
         let options = self.options.null_as_absent();
-        wrong_type("/stream_options", options.wrong_type());
+        faults.optional("/stream_options", &options);
         let options = options.into_value().unwrap_or_default();
         let usage = options.include_usage.null_as_absent();
-        wrong_type("/stream_options/include_usage", usage.wrong_type());
+        faults.optional("/stream_options/include_usage", &usage);
         for bound in FIXED_FIELDS {
             let given = self.fixed.get(bound.name);
             if given.is_some_and(|value| value.get() != "null" && !(bound.allows)(value)) {
@@ -142,18 +140,10 @@ impl<'a> FromObject<'a> for Draft<'a> {
     }
 }
 
-#[derive(Default)]
-struct StreamOptions<'a> {
-    include_usage: Field<bool>,
-    unknown: UnknownFields<'a>,
-}
-
-impl<'a> FromObject<'a> for StreamOptions<'a> {
-    fn member<A: MapAccess<'a>>(&mut self, entry: Entry<'_, 'a, A>) -> Result<(), A::Error> {
-        match entry.name() {
-            "include_usage" => entry.read_into(&mut self.include_usage),
-            _ => entry.ignore(&mut self.unknown),
-        }
+object! {
+    struct StreamOptions<'a> {
+        "include_usage" => include_usage: Field<bool>;
+        _ => ignore;
     }
 }
 
@@ -175,26 +165,22 @@ const BETWEEN_PARTS: &str = "\n";
 /// Replaces faulty content, so that the rules for messages report nothing more about it.
 const PLACEHOLDER: &str = "-";
 
-#[derive(Default)]
-struct OpenAiMessage<'a> {
-    role: Field<Cow<'a, str>>,
-    content: Field<Content<'a>>,
-    tool_calls: Field<EmptyArray>,
-    function_call: Field<EmptyArray>,
-    unknown: UnknownFields<'a>,
-}
-
-impl<'a> OpenAiMessage<'a> {
-    #[rustfmt::skip]
-    const RULES: &'a [Rule<Self>] = &[
-        Rule { pointer: "/tool_calls", code: "not_supported", check: |message| {
-            message.tool_calls.wrong_type().filter(|_| !message.tool_calls.is_null()).map(|_| NO_TOOLS.to_owned())
-        } },
-        Rule { pointer: "/function_call", code: "not_supported", check: |message| {
-            let is_none = message.function_call.is_absent() || message.function_call.is_null();
-            (!is_none).then(|| NO_TOOLS.to_owned())
-        } },
-    ];
+object! {
+    struct OpenAiMessage<'a> checked() expected "an object with role and content" {
+        "role" => role: Text<'a>;
+        "content" => content: Field<Content<'a>>;
+        "tool_calls" => tool_calls: Field<EmptyArray>,
+            "not_supported" => |message| {
+                let calls = message.tool_calls.wrong_type().filter(|_| !message.tool_calls.is_null());
+                calls.map(|_| NO_TOOLS.to_owned())
+            };
+        "function_call" => function_call: Field<EmptyArray>,
+            "not_supported" => |message| {
+                let is_none = message.function_call.is_absent() || message.function_call.is_null();
+                (!is_none).then(|| NO_TOOLS.to_owned())
+            };
+        _ => ignore;
+    }
 }
 
 impl<'a> IntoMessage<'a> for OpenAiMessage<'a> {
@@ -203,7 +189,7 @@ impl<'a> IntoMessage<'a> for OpenAiMessage<'a> {
         faults: &mut Faults,
         ignored: &mut IgnoredFields,
     ) -> Option<DraftMessage<'a>> {
-        faults.check(Self::RULES, &self, &"");
+        faults.append(self.check());
         ignored.add_all("messages.", &self.unknown);
         let role = self.role.map(|role| match &*role {
             "developer" => Cow::Borrowed("system"),
@@ -225,20 +211,6 @@ impl<'a> IntoMessage<'a> for OpenAiMessage<'a> {
             return None;
         }
         Some(DraftMessage { role, content, unknown: UnknownFields::default() })
-    }
-}
-
-impl<'a> FromObject<'a> for OpenAiMessage<'a> {
-    const EXPECTED: &'static str = "an object with role and content";
-
-    fn member<A: MapAccess<'a>>(&mut self, entry: Entry<'_, 'a, A>) -> Result<(), A::Error> {
-        match entry.name() {
-            "role" => entry.read_into(&mut self.role),
-            "content" => entry.read_into(&mut self.content),
-            "tool_calls" => entry.read_into(&mut self.tool_calls),
-            "function_call" => entry.read_into(&mut self.function_call),
-            _ => entry.ignore(&mut self.unknown),
-        }
     }
 }
 
@@ -274,11 +246,9 @@ impl<'a> Content<'a> {
             return;
         }
         let at = format_args!("/{index}");
-        if let Some(detail) = part.wrong_type() {
-            self.faults.push(at, "wrong_type", detail);
-        }
+        self.faults.optional(at, &part);
         let Field::Present(part) = part else { return };
-        self.faults.check(Part::RULES, &part, &at);
+        self.faults.append_at(&at, part.check());
         self.ignored.add_all("messages.content.", &part.unknown);
         let Some(text) = part.text.into_value() else { return };
         match index {
@@ -288,43 +258,24 @@ impl<'a> Content<'a> {
     }
 }
 
-#[derive(Default)]
-struct Part<'a> {
-    kind: Field<Cow<'a, str>>,
-    text: Field<Cow<'a, str>>,
-    unknown: UnknownFields<'a>,
+object! {
+    struct Part<'a> checked() expected "an object with type and text" {
+        "type" => kind: Text<'a>, required("the type of the part: text"),
+            "not_supported" => |part| {
+                let kind = part.kind.value().filter(|kind| *kind != "text")?;
+                Some(format!("expected text, not `{}`: the gateway takes text only", quote(kind)))
+            };
+        "text" => text: Text<'a>,
+            "required" => |part| {
+                part.is_text().then(|| part.text.missing("the text of the part")).flatten()
+            },
+            "wrong_type" => |part| part.is_text().then(|| part.text.wrong_type()).flatten();
+        _ => ignore;
+    }
 }
 
-impl<'a> Part<'a> {
+impl Part<'_> {
     fn is_text(&self) -> bool {
         self.kind.value().is_some_and(|kind| kind == "text")
-    }
-
-    #[rustfmt::skip]
-    const RULES: &'a [Rule<Self>] = &[
-        Rule { pointer: "/type", code: "required", check: |part| part.kind.missing("the type of the part: text") },
-        Rule { pointer: "/type", code: "wrong_type", check: |part| part.kind.wrong_type() },
-        Rule { pointer: "/type", code: "not_supported", check: |part| {
-            let kind = part.kind.value()?;
-            (kind != "text").then(|| format!("expected text, not `{}`: the gateway takes text only", quote(kind)))
-        } },
-        Rule { pointer: "/text", code: "required", check: |part| {
-            part.is_text().then(|| part.text.missing("the text of the part")).flatten()
-        } },
-        Rule { pointer: "/text", code: "wrong_type", check: |part| {
-            part.is_text().then(|| part.text.wrong_type()).flatten()
-        } },
-    ];
-}
-
-impl<'a> FromObject<'a> for Part<'a> {
-    const EXPECTED: &'static str = "an object with type and text";
-
-    fn member<A: MapAccess<'a>>(&mut self, entry: Entry<'_, 'a, A>) -> Result<(), A::Error> {
-        match entry.name() {
-            "type" => entry.read_into(&mut self.kind),
-            "text" => entry.read_into(&mut self.text),
-            _ => entry.ignore(&mut self.unknown),
-        }
     }
 }

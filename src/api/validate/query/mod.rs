@@ -290,7 +290,8 @@ pub fn list_query(query: Option<&str>) -> Result<ListQuery, Problem> {
         other => Err(("bad_parameter", format!("expected asc or desc, not `{}`", quote(other)))),
     });
     params.finish_ignoring_unknown()?;
-    let (limit, is_ascending) = (limit.unwrap_or(DEFAULT_PAGE), is_ascending.unwrap_or_default());
+    let limit = limit.unwrap_or(DEFAULT_PAGE);
+    let is_ascending = is_ascending.unwrap_or_default();
     Ok(ListQuery { limit, after, is_ascending })
 }
 

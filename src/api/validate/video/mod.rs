@@ -2,13 +2,10 @@
 
 use std::borrow::Cow;
 
-use serde::de::MapAccess;
-
 use super::image_url::image_url;
-use super::json::{self, Entry, Field, FromObject, FromValue};
-use super::rule::{
-    Faults, IgnoredFields, Rule, UnknownFields, blank, not_among, nul, unknown_model,
-};
+use super::json::{self, Field, FromValue, Text};
+use super::object::object;
+use super::rule::{Faults, IgnoredFields, blank, not_among, nul, unknown_model};
 use super::{Checked, Order};
 use crate::gate::problem::{INTERNAL, Problem};
 use crate::gateway::contract::catalog::{
@@ -29,88 +26,63 @@ pub struct VideoOrder {
 ///
 /// Guess: an `aspect_ratio` may be sent to every model.
 pub fn video(payload: &[u8], catalog: &Catalog) -> Result<VideoOrder, Problem> {
-    let mut draft = VideoDraft::new(catalog);
-    json::read_object(payload, &mut draft)?;
+    let body: VideoBody<'_> = json::read_body(payload)?;
     let mut ignored = IgnoredFields::default();
-    if draft.ignores_aspect_ratio() {
+    if body.ignores_aspect_ratio(catalog) {
         ignored.add("aspect_ratio");
     }
-    let order = draft.finish(Faults::default(), |pointer| pointer)?;
+    let order = body.finish(catalog, &[], Faults::default())?;
     Ok(VideoOrder { order, size: None, ignored })
 }
 
-pub(super) struct VideoDraft<'a> {
-    catalog: &'a Catalog,
-    pub(super) prompt: Field<Cow<'a, str>>,
-    pub(super) model: Field<Cow<'a, str>>,
-    pub(super) duration: Field<i128>,
-    pub(super) aspect_ratio: Field<Cow<'a, str>>,
-    pub(super) image_url: Field<ImageUrl>,
-    unknown: UnknownFields<'a>,
+object! {
+    pub(super) struct VideoBody<'a> checked(catalog: &Catalog) {
+        "prompt" => prompt: Text<'a>, required("a description of the video"),
+            "empty" => |video| {
+                let is_empty = video.prompt.value()?.is_empty();
+                is_empty.then(|| format!("expected 1 to {MAX_PROMPT} characters; it is empty"))
+            },
+            "blank" => |video| blank(video.prompt.value()?),
+            "too_long" => |video| too_long(video.prompt.value()?),
+            "nul_character" => |video| nul(video.prompt.value()?);
+        "model" => model: Text<'a>, optional(),
+            "required" => |video| {
+                let has_default = catalog.video_model(DEFAULT_VIDEO_MODEL).is_some();
+                let missing = video.model.missing("the id of a video model: the default is not sold");
+                missing.filter(|_| !has_default)
+            },
+            "unknown_model" => |video| video.unknown_model(catalog);
+        "duration" => duration: Field<i128>, optional(),
+            "duration_not_offered" => |video| video.duration_not_offered(catalog);
+        "aspect_ratio" => aspect_ratio: Text<'a>, optional(),
+            "unknown_aspect_ratio" => |video| not_among(video.aspect_ratio.value()?, ASPECT_RATIOS);
+        "image_url" => image_url: Field<ImageUrl>, optional(),
+            "not_public_url" => |video| video.image_url.value()?.0.clone().err(),
+            "image_required" => |video| {
+                let row = video.model_row(catalog)?;
+                (row.image == ImageInput::Required && video.image_url.is_absent())
+                    .then(|| format!("{} requires a public image_url", row.id))
+            };
+        _ => reject;
+    }
 }
 
-impl<'a> VideoDraft<'a> {
-    const FIELDS: &'static [&'static str] =
-        &["prompt", "model", "duration", "aspect_ratio", "image_url"];
-
-    #[rustfmt::skip]
-    const RULES: &'a [Rule<Self>] = &[
-        Rule { pointer: "/prompt", code: "required", check: |video| video.prompt.missing("a description of the video") },
-        Rule { pointer: "/prompt", code: "wrong_type", check: |video| video.prompt.wrong_type() },
-        Rule { pointer: "/prompt", code: "empty", check: |video| {
-            video.prompt.value()?.is_empty().then(|| format!("expected 1 to {MAX_PROMPT} characters; it is empty"))
-        } },
-        Rule { pointer: "/prompt", code: "blank", check: |video| blank(video.prompt.value()?) },
-        Rule { pointer: "/prompt", code: "too_long", check: |video| too_long(video.prompt.value()?) },
-        Rule { pointer: "/prompt", code: "nul_character", check: |video| nul(video.prompt.value()?) },
-        Rule { pointer: "/model", code: "required", check: |video| {
-            let is_sold = video.catalog.video_model(DEFAULT_VIDEO_MODEL).is_some();
-            (!is_sold).then(|| video.model.missing("the id of a video model: the default is not sold")).flatten()
-        } },
-        Rule { pointer: "/model", code: "wrong_type", check: |video| video.model.wrong_type() },
-        Rule { pointer: "/model", code: "unknown_model", check: Self::unknown_model },
-        Rule { pointer: "/duration", code: "wrong_type", check: |video| video.duration.wrong_type() },
-        Rule { pointer: "/duration", code: "duration_not_offered", check: Self::duration_not_offered },
-        Rule { pointer: "/aspect_ratio", code: "wrong_type", check: |video| video.aspect_ratio.wrong_type() },
-        Rule { pointer: "/aspect_ratio", code: "unknown_aspect_ratio", check: |video| {
-            not_among(video.aspect_ratio.value()?, ASPECT_RATIOS)
-        } },
-        Rule { pointer: "/image_url", code: "wrong_type", check: |video| video.image_url.wrong_type() },
-        Rule { pointer: "/image_url", code: "not_public_url", check: |video| video.image_url.value()?.0.clone().err() },
-        Rule { pointer: "/image_url", code: "image_required", check: |video| {
-            let row = video.model_row()?;
-            (row.image == ImageInput::Required && video.image_url.is_absent())
-                .then(|| format!("{} requires a public image_url", row.id))
-        } },
-    ];
-
-    pub(super) fn new(catalog: &'a Catalog) -> Self {
-        Self {
-            catalog,
-            prompt: Field::Absent,
-            model: Field::Absent,
-            duration: Field::Absent,
-            aspect_ratio: Field::Absent,
-            image_url: Field::Absent,
-            unknown: UnknownFields::default(),
-        }
-    }
-
-    fn model_row(&self) -> Option<&'a VideoModel> {
+impl VideoBody<'_> {
+    fn model_row<'c>(&self, catalog: &'c Catalog) -> Option<&'c VideoModel> {
         match &self.model {
-            Field::Absent => self.catalog.video_model(DEFAULT_VIDEO_MODEL),
-            Field::Present(id) => self.catalog.video_model(id),
+            Field::Absent => catalog.video_model(DEFAULT_VIDEO_MODEL),
+            Field::Present(id) => catalog.video_model(id),
             Field::WrongType(_) => None,
         }
     }
 
-    pub(super) fn ignores_aspect_ratio(&self) -> bool {
+    pub(super) fn ignores_aspect_ratio(&self, catalog: &Catalog) -> bool {
         let ignores = |row: &VideoModel| row.aspect_ratio == AspectRatioSupport::Ignored;
-        !self.aspect_ratio.is_absent() && self.model_row().is_some_and(ignores)
+        !self.aspect_ratio.is_absent() && self.model_row(catalog).is_some_and(ignores)
     }
 
-    fn unknown_model(&self) -> Option<String> {
-        let (id, catalog) = (self.model.value()?, self.catalog);
+    fn unknown_model(&self, catalog: &Catalog) -> Option<String> {
+        let id = self.model.value()?;
         if catalog.video_model(id).is_some() {
             return None;
         }
@@ -129,9 +101,9 @@ impl<'a> VideoDraft<'a> {
         }
     }
 
-    fn duration_not_offered(&self) -> Option<String> {
+    fn duration_not_offered(&self, catalog: &Catalog) -> Option<String> {
         let seconds = self.seconds()?;
-        let row = self.model_row();
+        let row = self.model_row(catalog);
         let durations = row.map_or(Durations::Unstated, |row| row.durations);
         if u32::try_from(seconds).is_ok_and(|seconds| durations.offers(seconds)) {
             return None;
@@ -142,25 +114,21 @@ impl<'a> VideoDraft<'a> {
         })
     }
 
-    /// Returns the order, or all faults: those of this draft, then `elsewhere`.
+    /// Returns the order, or all faults: those of this body, then `elsewhere`.
     ///
-    /// `pointer` maps a field to its name in the caller's dialect.
+    /// `names` are pairs of a pointer and the one that the caller's dialect has for it.
     pub(super) fn finish(
         self,
+        catalog: &Catalog,
+        names: &[(&str, &str)],
         elsewhere: Faults,
-        pointer: impl Fn(&'static str) -> &'static str,
     ) -> Result<Checked<Order>, Problem> {
-        let mut faults = Faults::default();
-        for rule in Self::RULES {
-            if let Some(detail) = (rule.check)(&self) {
-                faults.push(pointer(rule.pointer), rule.code, detail);
-            }
-        }
-        faults.unknown_fields(&self.unknown, Self::FIELDS, &"");
-        faults.append_at(&"", elsewhere);
+        let mut faults = self.check(catalog);
+        faults.rename(names);
+        faults.append(elsewhere);
         let seconds = self.seconds().and_then(|seconds| u32::try_from(seconds).ok());
         let (true, Some(row), Some(duration), Field::Present(prompt)) =
-            (faults.is_empty(), self.model_row(), seconds, self.prompt)
+            (faults.is_empty(), self.model_row(catalog), seconds, self.prompt)
         else {
             return Err(faults.into_problem());
         };
@@ -178,19 +146,6 @@ impl<'a> VideoDraft<'a> {
             price: row.price,
             body: body.into(),
         }))
-    }
-}
-
-impl<'a> FromObject<'a> for VideoDraft<'a> {
-    fn member<A: MapAccess<'a>>(&mut self, entry: Entry<'_, 'a, A>) -> Result<(), A::Error> {
-        match entry.name() {
-            "prompt" => entry.read_into(&mut self.prompt),
-            "model" => entry.read_into(&mut self.model),
-            "duration" => entry.read_into(&mut self.duration),
-            "aspect_ratio" => entry.read_into(&mut self.aspect_ratio),
-            "image_url" => entry.read_into(&mut self.image_url),
-            _ => entry.reject(&mut self.unknown),
-        }
     }
 }
 

@@ -305,7 +305,7 @@ fn expected_wait_ends_when_slot_is_free() {
         let name = format!("caller {waiting}");
         queue.enqueue(&ticket(10 + waiting, Priority::Purchase, &name), false);
     }
-    // Who has none waiting goes before the second of each of the others.
+    // A caller with none waiting goes before the second of each of the others.
     let modest = queue.expected_turn(Priority::Purchase, "x", now);
     enter(&mut queue, 20..60, Priority::Purchase, "caller 0");
     assert_eq!(queue.expected_turn(Priority::Purchase, "x", now), modest);

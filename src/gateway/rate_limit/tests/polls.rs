@@ -1,4 +1,4 @@
-//! What polls leave to purchases.
+//! The slots that polls leave to purchases.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! What each word in a prompt makes of a purchase.
+//! The outcome of a purchase for each word in a prompt.
 
 use futures_util::FutureExt;
 

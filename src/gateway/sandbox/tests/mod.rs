@@ -32,7 +32,7 @@ struct Running {
     served: JoinHandle<()>,
 }
 
-/// What came back.
+/// The response.
 struct Got {
     status: StatusCode,
     headers: HeaderMap,

@@ -55,7 +55,7 @@ fn limit() -> impl Strategy<Value = RequestLimit> {
     (1..12_usize, 200..3_000_u64).prop_map(limit)
 }
 
-/// One that is on its way to the gateway.
+/// A request on its way to the gateway.
 #[derive(Clone, Copy, Debug)]
 struct UnderWay {
     /// Its place in the order of grants.
@@ -64,7 +64,7 @@ struct UnderWay {
     limit: RequestLimit,
 }
 
-/// One that arrived there.
+/// A request that arrived at the gateway.
 #[derive(Clone, Copy, Debug)]
 struct Arrived {
     place: usize,
@@ -81,7 +81,7 @@ struct Life {
     under_way: Vec<UnderWay>,
     granted: HashSet<u64>,
     arrived: Vec<Arrived>,
-    /// What the store would know.
+    /// The state that the ledger would know.
     log: Vec<Instant>,
     shrunk_until: Option<Instant>,
 }
