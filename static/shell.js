@@ -23,7 +23,7 @@ const reload = () => button(t('shell.reload'), () => location.reload());
 
 const INVITE = /^#(?:sign-in\?token=(tg_[\w-]+)|t=(tgl_[\w-]+))$/;
 
-let invite, link, notOpened, catalog = null, me = null, owner = null, signingIn = null, focusNext = null, running = 0;
+let invite, link, catalog = null, me = null, owner = null, signingIn = null, focusNext = null, running = 0;
 /** Tells the other tabs who has signed in here; '' if nobody is. */
 const people = new BroadcastChannel('tollgate people');
 
@@ -35,15 +35,11 @@ function takeToken() {
 
 /** Asks who is signed in. If nobody is, a link signs its holder in. */
 async function askMe() {
-  const me = await read('/bff/me').catch((problem) => problem);
-  if (!link || me.caller) return me;
-  try {
-    await post('/bff/login', { token: link });
-  } catch (problem) {
-    notOpened = problem.detail ? t('shell.notOpened', problem.detail) : problem.message;
-  }
+  const answer = await read('/bff/me').catch((problem) => problem);
+  if (!link || answer.caller) return answer;
+  const [token, { openLink }] = [link, await import('./sign-in.js')];
   link = null;
-  return read('/bff/me').catch((problem) => problem);
+  return openLink(token);
 }
 
 async function start() {
@@ -65,8 +61,7 @@ async function start() {
   addLinks();
   showLinks();
   const asked = askMe();
-  // What a link may buy depends on the link.
-  if (link) await asked;
+  if (link) await asked; // The prices depend on who it is.
   try {
     catalog = await read('/bff/catalog');
   } catch (problem) {
@@ -122,7 +117,7 @@ function writeTexts() {
 
 /** Takes in an answer of `GET /bff/me`. */
 async function takeCaller(answer) {
-  if (answer.status === 401) return signIn(notOpened);
+  if (answer.status === 401) return signIn(answer.why);
   if (answer.caller) me = answer;
 }
 
@@ -498,13 +493,8 @@ function followKeys() {
 function shortcut(key) {
   const names = Object.keys(VIEWS).filter(isOffered);
   if (names[key - 1]) return () => go(names[key - 1]);
-  return {
-    '?': () => void openKeys('help'),
-    n: () => byId('new-conversation').click(),
-    '/': () => void openKeys('palette'),
-  }[key];
+  return { '?': () => void openKeys('help'), n: () => byId('new-conversation').click(), '/': () => void openKeys('palette') }[key];
 }
 
-addEventListener('click', closeMenus);
-addEventListener('keydown', closeMenus);
+for (const kind of ['click', 'keydown']) addEventListener(kind, closeMenus);
 await start();

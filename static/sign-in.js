@@ -32,6 +32,16 @@ export async function askWho(why, { contact, login, invite }) {
   });
 }
 
+/** Signs the holder of a link in. Returns the answer of `GET /bff/me`, or a problem that tells the person `why`. */
+export async function openLink(token) {
+  try {
+    await post('/bff/login', { token });
+    return await read('/bff/me');
+  } catch (problem) {
+    return Object.assign(problem, { why: problem.detail ? t('signIn.notOpened', problem.detail) : problem.message });
+  }
+}
+
 function toLogin() {
   const { pathname, search, hash } = location;
   location.assign(`bff/login?return=${encodeURIComponent(pathname + search + hash)}`);

@@ -51,7 +51,7 @@ export default {
   'shell.reload': 'Seite neu laden',
   'shell.noPrices': (why) => `Die Preisliste konnte nicht geladen werden. ${why}`,
   'shell.signInFirst': 'Sie sind nicht angemeldet. Melden Sie sich bei dieser Website an und laden Sie die Seite dann neu.',
-  'shell.notOpened': (why) => `Der Link lässt sich nicht öffnen: ${why}.`,
+  'signIn.notOpened': (why) => `Der Link lässt sich nicht öffnen: ${why}.`,
   'shell.signedInAlready': 'Sie sind bereits angemeldet. Um den Link zu nutzen, melden Sie sich zuerst ab.',
   'shell.signedOut': 'Sie wurden abgemeldet. Melden Sie sich wieder an; Ihre Entwürfe sind noch da.',
   'shell.noView': 'Dieser Teil der Seite konnte nicht geladen werden. Vielleicht wurde der Dienst aktualisiert.',

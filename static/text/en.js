@@ -54,7 +54,7 @@ export default {
   'shell.reload': 'Reload the page',
   'shell.noPrices': (why) => `Could not load the price list. ${why}.`,
   'shell.signInFirst': 'You are not signed in. Sign in to this site, then reload the page.',
-  'shell.notOpened': (why) => `The link does not open: ${why}.`,
+  'signIn.notOpened': (why) => `The link does not open: ${why}.`,
   'shell.signedInAlready': 'You are signed in already. To use the link, sign out first.',
   'shell.signedOut': 'You were signed out. Sign in again; your drafts are still here.',
   'shell.noView': 'Could not load this part of the page. The service may have been updated.',

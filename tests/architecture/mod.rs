@@ -63,11 +63,6 @@ const RECEIVERS: &[&str] = &["gate", "gateway::sandbox"];
 /// The only files that write it: the gateway's key, and our secret at a login service.
 const SENDERS: &[&str] = &["src/gateway/client", "src/gateway/token_endpoint.rs"];
 const HEADER_WRITERS: &[&str] = &["insert(", "append(", ".header("];
-const NAMES_THAT_SAY_NOTHING: &[&str] =
-    &["utils", "util", "helpers", "helper", "common", "types", "misc"];
-const MAX_FILE_LINES: usize = 500;
-/// A table of texts has a row for each text, and a language has one table.
-const TABLES: &str = "static/text";
 const MAX_FUNCTION_LINES: usize = 60;
 
 #[test]
@@ -181,15 +176,6 @@ fn pipeline_has_no_branches() {
 }
 
 #[test]
-fn files_stay_short() {
-    let long = all_files().filter(|path| !path.starts_with(TABLES)).filter_map(|path| {
-        let lines = fs::read_to_string(&path).expect("utf-8").lines().count();
-        (lines > MAX_FILE_LINES).then(|| format!("{}: {lines} lines", path.display()))
-    });
-    none(long);
-}
-
-#[test]
 fn functions_stay_short() {
     none(production().flat_map(|file| {
         let functions = functions_of(&file.code).into_iter();
@@ -260,17 +246,6 @@ fn checks_find_cycles_and_long_functions() {
     let code =
         "impl X {\n    pub(crate) async fn f(\n    ) -> Y {\n        y\n    }\n}\nfn g() {}\n";
     assert_eq!(functions_of(code), [("f".to_owned(), 4)]);
-}
-
-#[test]
-fn file_names_describe_their_contents() {
-    none(all_files().filter_map(|path| {
-        let vague = path.iter().any(|part| {
-            let name = part.to_string_lossy();
-            NAMES_THAT_SAY_NOTHING.contains(&name.split('.').next().unwrap_or_default())
-        });
-        vague.then(|| path.display().to_string())
-    }));
 }
 
 #[test]

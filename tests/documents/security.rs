@@ -64,7 +64,7 @@ fn every_security_case_names_existing_tests_or_a_reason() {
 #[test]
 fn test_functions_are_told_from_lookalikes() {
     assert!(is_test("documents::security::every_security_case_has_a_row"));
-    assert!(is_test("architecture::files_stay_short"));
+    assert!(is_test("architecture::functions_stay_short"));
     assert!(is_test("src::gate::forwarded::first_untrusted_hop_from_the_right_is_the_client"));
     assert!(is_test("src::gateway::contract::money::formatted_amount_parses_back"));
     assert!(is_test("stores::budgets::clock_set_back_opens_no_new_period"));
