@@ -12,6 +12,7 @@ pub mod links;
 pub mod member_cache;
 pub mod oidc;
 mod own_tokens;
+pub mod proof;
 pub mod quote;
 pub mod secret_file;
 mod subject;
@@ -43,6 +44,7 @@ use jwt::{JwtVerifier, SignedIn};
 use links::LinkCache;
 use member_cache::{MemberCache, MemberCount};
 use oidc::{LoginCallback, LoginStart, OidcLogin};
+use proof::ProofOfWork;
 use subject_cache::SubjectCache;
 use token::Secret;
 
@@ -139,7 +141,7 @@ pub enum Denied {
 
 pub enum AuthMode {
     Open,
-    Members(MemberCache),
+    Members(Box<MemberCache>),
     Jwt(JwtVerifier),
     Oidc(Box<OidcAccess>),
     /// The application that embeds the proxy names its users.
@@ -171,13 +173,23 @@ pub struct Authenticator {
     failures: FailureLimiter,
     /// Bounds the cost of verifying signatures that turn out to be forged.
     forgeries: FailureLimiter,
+    /// `None` unless `access.proof` is `auto`.
+    proofs: Option<ProofOfWork>,
     metrics: Arc<Metrics>,
 }
 
 impl Authenticator {
     pub fn new(mode: AuthMode, links: Option<LinkCache>, metrics: Arc<Metrics>) -> Self {
         let (failures, forgeries) = (FailureLimiter::default(), FailureLimiter::default());
-        Self { mode, links, failures, forgeries, metrics }
+        Self { mode, links, failures, forgeries, proofs: None, metrics }
+    }
+
+    pub fn with_proofs(self, proofs: Option<ProofOfWork>) -> Self {
+        Self { proofs, ..self }
+    }
+
+    pub fn proofs(&self) -> Option<&ProofOfWork> {
+        self.proofs.as_ref()
     }
 
     pub fn is_open(&self) -> bool {

@@ -20,6 +20,7 @@ pub struct Secret {
     tokens: Zeroizing<[u8; 32]>,
     cookies: Zeroizing<[u8; 32]>,
     pub(super) quotes: Zeroizing<[u8; 32]>,
+    pub(super) proofs: Zeroizing<[u8; 32]>,
     pub(super) sign_ins: Zeroizing<[u8; 32]>,
     pub(super) links: Zeroizing<[u8; 32]>,
     /// Identifies the secret without revealing it.
@@ -33,6 +34,7 @@ impl Secret {
             tokens: derive("tollgate 2026-11 hash of a member's token"),
             cookies: derive("tollgate 2026-11 hash of a login's cookie"),
             quotes: derive("tollgate 2026-11 authentication of a quote"),
+            proofs: derive("tollgate 2026-11 authentication of a challenge"),
             sign_ins: derive("tollgate 2026-11 seal of a sign-in that has begun"),
             links: derive("tollgate 2026-11 authentication of a link"),
             fingerprint: *derive("tollgate 2026-11 fingerprint of the secret"),

@@ -33,6 +33,7 @@ pub mod page {
 pub mod passthrough;
 pub mod people;
 pub mod pictures;
+mod proof;
 mod purchases;
 pub mod redirect;
 pub mod reports;
@@ -113,7 +114,7 @@ impl HandlerContext {
         self.call.session.may_buy.as_ref().unwrap_or(&self.handlers.may_buy)
     }
 
-    fn purchase(&self, order: Checked<Order>) -> Result<PurchaseRequest, Problem> {
+    async fn purchase(&self, order: Checked<Order>) -> Result<PurchaseRequest, Problem> {
         let headers = &self.call.head.headers;
         let dedupe_by = purchases::dedupe_key(headers)?;
         let (ledger, name) = &*self.handlers.ledger_name.current();
@@ -134,7 +135,7 @@ impl HandlerContext {
         let endpoint = self.call.route.path;
         let is_retry = attempt.is_some_and(|attempt| attempt > 0);
         let refused_as = if is_retry { self.call.refused_as() } else { Vec::new() };
-        Ok(PurchaseRequest {
+        let purchase = PurchaseRequest {
             id,
             session,
             endpoint,
@@ -143,11 +144,12 @@ impl HandlerContext {
             ledger,
             replay_or,
             ..purchase
-        })
+        };
+        self.with_proof(purchase).await
     }
 
     async fn buy(&self, order: Checked<Order>) -> Result<Receipt, Problem> {
-        self.purchases.buy(self.purchase(order)?).await
+        self.purchases.buy(self.purchase(order).await?).await
     }
 
     /// Marks a response that depends on the caller, so that no cache gives it to another one.

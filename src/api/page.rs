@@ -144,9 +144,9 @@ fn content_security_policy(media_origins: &[String]) -> String {
     let media: String =
         media_origins.iter().filter(harmless).map(|origin| format!(" {origin}")).collect();
     format!(
-        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; \
+        "default-src 'none'; script-src 'self'; worker-src 'self'; style-src 'self'; img-src 'self' data: blob:; \
          media-src 'self' blob:{media}; connect-src 'self'; manifest-src 'self'; base-uri 'none'; form-action 'none'; \
-         frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
+         frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types tollgate-proof"
     )
 }
 

@@ -181,6 +181,9 @@ fn catalog_facts(settings: &Settings, shared: &SharedState) -> Value {
     {
         facts["login"] = json!(host);
     }
+    if settings.access.proof {
+        facts["proof"] = json!("auto");
+    }
     if let Some(contact) = &page.contact {
         facts["contact"] = json!(contact);
     }

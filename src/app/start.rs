@@ -14,6 +14,7 @@ use super::SharedState;
 use crate::access::jwt::JwtVerifier;
 use crate::access::links::LinkCache;
 use crate::access::member_cache::MemberCache;
+use crate::access::proof::ProofOfWork;
 use crate::access::quote::QuoteSigner;
 use crate::access::token::Secret;
 use crate::access::{AuthMode, Authenticator, OidcAccess, issuer, secret_file};
@@ -105,12 +106,10 @@ fn shared_state(
     let signer = |secret: &Secret| Arc::new(QuoteSigner::new(secret, move || ledger.name()));
     let quotes = secret.as_ref().filter(|_| settings.mcp.enabled).map(signer);
     let fingerprint = secret.as_ref().map(|secret| secret.fingerprint);
-    let links = secret.as_ref().filter(|_| settings.access.links);
-    let links = links.map(|secret| LinkCache::new(store.clone(), secret));
-    let mode = auth_mode(settings, &store, secret)?;
+    let access = authenticator(settings, &store, secret, &metrics)?;
     Ok(SharedState {
         webhooks: Webhooks::new(settings, store.clone(), Arc::clone(&metrics)),
-        access: Arc::new(Authenticator::new(mode, links, Arc::clone(&metrics))),
+        access: Arc::new(access),
         redactor: Redactor::new(Arc::clone(&metrics)),
         refusal_log: Arc::new(RefusalLog::new(Arc::clone(&metrics))),
         metrics,
@@ -141,10 +140,25 @@ fn shared_state(
     })
 }
 
+fn authenticator(
+    settings: &Settings,
+    store: &Store,
+    secret: Option<Secret>,
+    metrics: &Arc<Metrics>,
+) -> io::Result<Authenticator> {
+    let ledger = store.clone();
+    let proofs = secret.as_ref().filter(|_| settings.access.proof);
+    let proofs = proofs.map(|secret| ProofOfWork::new(secret, move || ledger.name()));
+    let links = secret.as_ref().filter(|_| settings.access.links);
+    let links = links.map(|secret| LinkCache::new(store.clone(), secret));
+    let mode = auth_mode(settings, store, secret)?;
+    Ok(Authenticator::new(mode, links, Arc::clone(metrics)).with_proofs(proofs))
+}
+
 fn auth_mode(settings: &Settings, store: &Store, secret: Option<Secret>) -> io::Result<AuthMode> {
     Ok(match (&settings.access.mode, secret) {
         (AccessMode::Members, Some(secret)) => {
-            AuthMode::Members(MemberCache::new(store.clone(), secret))
+            AuthMode::Members(Box::new(MemberCache::new(store.clone(), secret)))
         }
         (AccessMode::Oidc(config), Some(secret)) => {
             AuthMode::Oidc(Box::new(OidcAccess::new(config, store.clone(), secret)))

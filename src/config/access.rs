@@ -5,6 +5,7 @@ use super::jwt::{JwtConfig, jwt};
 use super::models::may_buy;
 use super::oidc::{OidcConfig, oidc};
 use super::read::Section;
+use super::value::Parsed;
 use super::{SettingsSource, secrets, value};
 use crate::gateway::contract::catalog::Catalog;
 use crate::gateway::contract::selection::Selection;
@@ -18,6 +19,8 @@ pub struct AccessConfig {
     pub may_buy: Selection,
     /// Whether guests can buy with links.
     pub links: bool,
+    /// Whether callers without credentials compute before they buy. Requires `budget.total.day`.
+    pub proof: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -91,5 +94,15 @@ pub(super) fn access(
         _ => AccessMode::Open,
     };
     let links = section.flag("links");
-    AccessConfig { mode, allowed_origins, may_buy: may_buy(section, catalog, passthrough), links }
+    let proof = section.text("proof", proof, false);
+    let may_buy = may_buy(section, catalog, passthrough);
+    AccessConfig { mode, allowed_origins, may_buy, links, proof }
+}
+
+fn proof(text: &str) -> Parsed<bool> {
+    match text {
+        "off" => Ok(false),
+        "auto" => Ok(true),
+        _ => Err("expected \"off\" or \"auto\"".into()),
+    }
 }

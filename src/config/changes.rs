@@ -78,6 +78,7 @@ const SETTINGS: &[Setting] = &[
     row!(Refused "access.links" = access.links),
     row!(Refused "access.jwt" by jwt),
     row!(Refused "access.oidc" by oidc),
+    row!(Refused "access.proof" = access.proof),
     row!(Applies "access.allowed_origins" = access.allowed_origins),
     row!(Applies "access.may_buy" = access.may_buy),
     row!(Applies "limits.requests" = limits.requests),

@@ -54,6 +54,7 @@ pub(super) fn conflicts(
     ];
     let rows =
         rows.into_iter().chain(picture_rows(settings, raw)).chain([login_row(settings, raw)]);
+    let rows = rows.chain(proof_rows(settings));
     let rows = rows.filter(|(holds, ..)| *holds).map(|(_, name, text)| (name, text.to_owned()));
     rows.chain(default_model(page, catalog))
 }
@@ -77,6 +78,22 @@ fn login_row(settings: &Settings, raw: &RawSettings) -> Conflict {
         "server.public_url with \"oidc\" beyond loopback, because the login service sends users \
          back there",
     )
+}
+
+fn proof_rows(settings: &Settings) -> [Conflict; 2] {
+    let (is_on, is_open) = (settings.access.proof, settings.access.mode == AccessMode::Open);
+    [
+        (
+            is_on && !is_open,
+            "access.proof",
+            "access.mode = \"open\" with \"auto\", because the callers of all other modes have credentials",
+        ),
+        (
+            is_on && is_open && settings.budget.total.day.is_none(),
+            "access.proof",
+            "a `day` in budget.total with \"auto\", because the work follows what is left of it",
+        ),
+    ]
 }
 
 fn picture_rows(settings: &Settings, raw: &RawSettings) -> [Conflict; 3] {
@@ -120,6 +137,8 @@ fn shared_ledger_rows(settings: &Settings, is_sandbox: bool) -> [Conflict; 2] {
                 "mcp.enabled"
             } else if settings.access.links {
                 "access.links"
+            } else if settings.access.proof {
+                "access.proof"
             } else {
                 "access.mode"
             },

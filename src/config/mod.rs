@@ -225,9 +225,10 @@ impl Settings {
         self.admin_listen.address().unwrap_or(DEFAULT_OPS)
     }
 
-    /// Returns whether tokens, cookies or agents' quotes depend on the secret.
+    /// Returns whether tokens, cookies, agents' quotes or challenges depend on the secret.
     pub const fn needs_secret(&self) -> bool {
-        self.access.mode.has_tokens() || self.mcp.enabled || self.access.links
+        let access = &self.access;
+        access.mode.has_tokens() || self.mcp.enabled || access.links || access.proof
     }
 
     /// Returns the issuer whose users call, in the modes `jwt` and `oidc`.

@@ -40,6 +40,7 @@ const ALLOWED_HEADERS: &[&str] = &[
     "x-request-id",
     "x-tollgate",
     "tollgate-ledger",
+    "tollgate-proof",
     "tollgate-replay",
     "traceparent",
     // Further trace headers that agents in pages add to every call, ignored here.

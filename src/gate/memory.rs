@@ -25,7 +25,7 @@ const MAX_HEAD_COST: usize = 3 * REQUEST_COST;
 /// The heads of an address, if its part of the memory is smaller.
 const MIN_HEADS: usize = 2 << 20;
 /// The headers that handlers of routes with a body read.
-const HANDLER_HEADERS: [HeaderName; 13] = [
+const HANDLER_HEADERS: [HeaderName; 14] = [
     ACCEPT,
     AUTHORIZATION,
     CONTENT_TYPE,
@@ -36,6 +36,7 @@ const HANDLER_HEADERS: [HeaderName; 13] = [
     HeaderName::from_static("mcp-name"),
     HeaderName::from_static("mcp-protocol-version"),
     HeaderName::from_static("tollgate-ledger"),
+    HeaderName::from_static("tollgate-proof"),
     HeaderName::from_static("tollgate-replay"),
     HeaderName::from_static("x-stainless-retry-count"),
     HeaderName::from_static("x-tollgate"),

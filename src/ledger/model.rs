@@ -136,6 +136,8 @@ pub struct Precondition {
     pub name: Option<Arc<str>>,
     /// An earlier purchase that this one has waited for. The ledger has it, however it ended.
     pub earlier: Option<PurchaseId>,
+    /// The challenge whose proof of work pays for it. No other purchase that holds or charges something has it.
+    pub challenge: Option<Digest>,
 }
 
 /// Spending that a restored ledger lacks. The account's balance includes it already.

@@ -336,7 +336,11 @@ pub(super) fn reservation(purchase: &PurchaseRequest, terms: &PurchaseTerms) -> 
         budgets,
         attempt: purchase.attempt.unwrap_or_default().max(u32::from(is_lookup)),
         replay_only: purchase.replay_or.is_some(),
-        requires: Precondition { name: purchase.ledger.clone(), earlier: None },
+        requires: Precondition {
+            name: purchase.ledger.clone(),
+            earlier: None,
+            challenge: purchase.challenge,
+        },
     }
 }
 

@@ -173,6 +173,8 @@ pub struct PurchaseRequest {
     pub attempt: Option<u32>,
     /// The digests by which the request may have been refused before its order was read.
     pub refused_as: Vec<Digest>,
+    /// The challenge of the caller's proof of work, which pays for one purchase.
+    pub challenge: Option<Digest>,
     /// The ledger's name when the request was checked. If the ledger has another one when the price is
     /// held, it may have lost the purchase that this one repeats.
     pub ledger: Option<Arc<str>>,
@@ -227,6 +229,7 @@ impl PurchaseRequest {
             dedupe_by,
             attempt: None,
             refused_as: Vec::new(),
+            challenge: None,
             ledger: None,
             replay_or: None,
             waiters: Waiters::default(),

@@ -122,7 +122,11 @@ async function buyTurn(conversation, question, model, instead = null) {
 }
 
 /** Sends a purchase, and shows how long the page waits before it tries again. */
-const buy = (record, how = {}) => commit(record, { ...how, onRetry: ({ code }, seconds) => retryIn(record.key, seconds, code === 'connection_lost') });
+const buy = (record, how = {}) => commit(record, {
+  ...how,
+  onRetry: ({ code }, seconds) => retryIn(record.key, seconds, code === 'connection_lost' ? 'talk.lost' : 'talk.busy'),
+  onProof: (seconds) => retryIn(record.key, seconds, 'page.proving'),
+});
 
 /** Moves the turns from this place on to an older version. One of refusals only is dropped. */
 function setAside(conversation, from) {

@@ -13,7 +13,7 @@ const MARKED = 1500;
 /** The list's items by slot: `{sign, item}`. Only changed ones are rebuilt, so that focus and selection stay. */
 let shown = new Map();
 let drawn = null;
-/** The purchases that are retried: until when the page waits, and whether the connection was lost. */
+/** The purchases that are retried or checked: until when the page waits, and what it says meanwhile. */
 const retries = new Map();
 
 /**
@@ -53,11 +53,12 @@ export function draw(conversation, view, news) {
   while (list.children.length > items.length) list.lastChild.remove();
 }
 
-/** Shows from now on that the page sends this purchase again in so many seconds. */
-export function retryIn(key, seconds, isLost) {
-  const say = (left) => t(isLost ? 'talk.lost' : 'talk.busy', left);
-  retries.set(key, { until: Date.now() + seconds * 1000, say });
-  announce(say(Math.ceil(seconds)));
+/** Shows from now on that the page sends this purchase, perhaps again, in so many seconds. `why` is a key of the table of texts. */
+export function retryIn(key, seconds, why) {
+  const say = (left) => t(why, left);
+  const isSaid = why === 'page.proving' && retries.get(key)?.why === why;
+  retries.set(key, { until: Date.now() + seconds * 1000, why, say });
+  if (!isSaid) announce(say(Math.ceil(seconds)));
   tick();
 }
 

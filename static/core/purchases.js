@@ -85,7 +85,7 @@ export class Purchases {
    * does not throw. `again`: buys what was refused. `atRisk`: the person knows that this may buy a second time, and still wants it
    * sent.
    */
-  async send(record, { atRisk = false, again = false, onRetry } = {}) {
+  async send(record, { atRisk = false, again = false, onRetry, onProof } = {}) {
     const sentBefore = record.state !== 'draft';
     const replayOnly = sentBefore && !atRisk && !again && record.problem?.code !== 'unsent';
     const { caller, ledger, at, seconds, repeats } = record;
@@ -108,7 +108,7 @@ export class Purchases {
       } else {
         await this.#move(record, 'sent');
       }
-      const how = { idempotencyKey: record.key, sentBefore, known, replayOnly, onSend, onRetry };
+      const how = { idempotencyKey: record.key, sentBefore, known, replayOnly, onSend, onRetry, onProof };
       record.reply = await BUY[record.kind](this.#transport, record.payload, how);
       record.costMicros = micros(record.reply.cost) ?? record.costMicros;
       await this.#end(record, 'done');

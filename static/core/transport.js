@@ -5,7 +5,8 @@
  * for its purchase only with one caller and in one ledger of the server. The client checks both before each attempt, and never sends a
  * key that would count as a new purchase. If a retry cannot settle the outcome, it throws an error that says whether money moved.
  *
- * This file has no imports, so that any page can load it. The built-in page uses it too.
+ * This file has no imports, so that any page can load it; `/bff/proof.js` is loaded if the server asks for proof of work. The built-in page uses
+ * both.
  */
 
 /** Where this file came from: the default address of the API. */
@@ -35,7 +36,7 @@ export class TollgateError extends Error {
   constructor(facts) {
     super(facts.detail || facts.title || facts.code);
     this.name = 'TollgateError';
-    const nothing = { status: 0, title: '', detail: '', errors: [], renewsAt: null, retryAfter: null, requestId: null, ledger: null, idempotencyKey: null };
+    const nothing = { status: 0, title: '', detail: '', errors: [], renewsAt: null, retryAfter: null, requestId: null, ledger: null, proof: null, idempotencyKey: null };
     Object.assign(this, nothing, facts);
   }
 }
@@ -44,7 +45,7 @@ export class TollgateError extends Error {
 export function createClient({
   baseUrl = HOME, token = null, attempts = RETRIES.app.attempts, patience = RETRIES.app.patience, fetch = globalThis.fetch.bind(globalThis),
 } = {}) {
-  const wire = { base: new URL(baseUrl, HOME), token, attempts: attempts >= 1 ? attempts : 1, patience, fetch, lastCaller: null, sent: new SentKeys(), link: { isReached: false } };
+  const wire = { base: new URL(baseUrl, HOME), token, attempts: attempts >= 1 ? attempts : 1, patience, fetch, lastCaller: null, prover: null, sent: new SentKeys(), link: { isReached: false } };
   const ask = async (path, { body, method, headers, signal, onRetry } = {}) => {
     const sent = body instanceof Blob ? { headers: { 'content-type': body.type }, body } : { headers: { ...JSON_BODY, ...headers }, body: JSON.stringify(body) };
     const request = body === undefined ? { method, signal, onRetry } : { signal, method: method ?? 'POST', ...sent };
@@ -112,13 +113,14 @@ class SentKeys {
  * `sentBefore`: whether an earlier call may have sent this key; assumed of a key that the caller brings. `known`: what `onSend` said of it
  * then. `replayOnly`: asks for the answer of what was bought, and buys nothing.
  */
-async function buy(wire, path, request, { idempotencyKey: brought, sentBefore = brought != null, known = null, replayOnly = false, signal, onRetry, onSend } = {}) {
+async function buy(wire, path, request, { idempotencyKey: brought, sentBefore = brought != null, known = null, replayOnly = false, signal, onRetry, onSend, onProof } = {}) {
   const idempotencyKey = brought ?? newKey();
   const headers = { ...JSON_BODY, 'idempotency-key': idempotencyKey, ...(replayOnly && { 'tollgate-replay': 'only' }) };
-  const checks = preflight(wire, idempotencyKey, `${path.split('/').pop()}_seconds`, { known, signal, onSend });
+  const checks = preflight(wire, idempotencyKey, `${path.split('/').pop()}_seconds`, { known, replayOnly, signal, onSend, onProof });
   try {
     const { body, response } = await call(wire, path, { method: 'POST', headers, body: JSON.stringify(request), signal, onRetry, sentBefore, checks });
     checks.end();
+    wire.prover?.then((prover) => prover.fetchAhead(), () => {});
     return {
       body,
       cost: response.headers.get('tollgate-cost'),
@@ -142,6 +144,7 @@ async function call(wire, path, { onRetry, checks, sentBefore = false, ...reques
   const attempts = checks || !request.method ? wire.attempts : 1;
   let doubt = sentBefore;
   let isRenamed = false;
+  let isProved = false;
   const before = checks && (async (headers) => { doubt = await checks.run(headers, doubt); });
   for (let attempt = 1; ; attempt += 1) {
     try {
@@ -155,6 +158,12 @@ async function call(wire, path, { onRetry, checks, sentBefore = false, ...reques
         if (isRenamed) throw error;
         isRenamed = true;
         checks.follow(error.ledger);
+        attempt -= 1;
+        continue;
+      }
+      if (checks && error.code === 'proof_required' && error.proof && !isProved) {
+        isProved = true;
+        checks.prove(error.proof);
         attempt -= 1;
         continue;
       }
@@ -178,10 +187,12 @@ const settlesKey = ({ code }) => code === 'refused' || AFTER_LOOKUP.includes(cod
 /**
  * Checks a purchase before each attempt: a retry needs the caller and the ledger of the first attempt, and a key that is still kept.
  */
-function preflight(wire, key, kept, { known, signal, onSend }) {
+function preflight(wire, key, kept, { known, replayOnly, signal, onSend, onProof }) {
   let own = null;
   let isFirst = true;
   let renamed = null;
+  let asked = null;
+  let proof = null;
   const isSentElsewhere = () => (wire.sent.get(key) ?? own) !== own;
   const checkRepeat = (first, now) => {
     // The page says that the purchase may be bought a second time.
@@ -199,6 +210,12 @@ function preflight(wire, key, kept, { known, signal, onSend }) {
     if (typeof ledger !== 'string') throw unreadable('GET', '/bff/catalog names no ledger');
     renamed = null;
     const caller = catalog.access === 'open' ? ANYONE : await callerOf(wire, headers.authorization, doubt, signal);
+    if (asked || (catalog.proof && !replayOnly)) {
+      const prover = await proverOf(wire);
+      proof = await prover.prove({ last: proof, asked, signal, onProof });
+      asked = null;
+      if (proof.value) headers['tollgate-proof'] = proof.value;
+    }
     // Nothing is awaited until the key is noted, since another call may send it too.
     const isRepeat = doubt || isSentElsewhere();
     const now = { caller, ledger, at: Date.now(), seconds: catalog.replay?.[kept], mayBuyAgain: false, repeats: 0 };
@@ -224,10 +241,21 @@ function preflight(wire, key, kept, { known, signal, onSend }) {
     mayBuyAgain: () => Boolean(own?.mayBuyAgain),
     /** The server has another ledger by now; `null` if it did not say which. */
     follow: (ledger) => { renamed = ledger; },
+    /** The server asks for a proof for this challenge. */
+    prove: (challenge) => { asked = challenge; },
     /** Nothing was charged: the next call with this key is a first one. */
     forget: () => isFirst && !isSentElsewhere() && wire.sent.delete(key),
     end: () => wire.sent.end(key, own),
   };
+}
+
+/** Returns what makes the proofs of this client. Loaded once it is needed. */
+function proverOf(wire) {
+  wire.prover ??= import(addressOf('/bff/proof.js', wire.base)).then(({ Prover }) => new Prover((request) => readNow(wire, '/bff/proof', request)));
+  return wire.prover.catch(() => {
+    wire.prover = null;
+    throw lost({});
+  });
 }
 
 /** In open mode, everyone counts as the same caller. */
@@ -340,6 +368,7 @@ function refusal(response, text, { method } = {}) {
     retryAfter: /^\d{1,6}$/.test(after) ? Math.max(1, Number(after)) : null,
     requestId: response.headers.get('x-request-id'),
     ledger: response.headers.get('tollgate-ledger'),
+    proof: (isProblem && problem.proof) || null,
   });
 }
 

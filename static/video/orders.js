@@ -40,7 +40,11 @@ export async function order(payload, costMicros) {
   wait(record, t('video.orderingFrom', payload.model));
   byId(`order-${record.key}`)?.scrollIntoView({ block: 'nearest' });
   announce(t('video.ordering'));
-  await commit(record);
+  const onProof = (seconds) => {
+    const line = document.querySelector(`#order-${record.key} .pending`);
+    if (line && !left.has(record.key)) line.textContent = seconds ? t('page.proving', seconds) : t('video.orderingFrom', payload.model);
+  };
+  await commit(record, { onProof });
 }
 
 /** Whether none is on its way. */

@@ -355,7 +355,8 @@ export class PurchaseWidget extends HTMLElement {
     await this.holds(record.key);
     this.said.textContent = t('widget.waiting');
     const onRetry = () => { this.said.textContent = record.mayBuyAgain ? t('widget.retrying') : t('widget.retryingFree'); };
-    await this.#purchases.send(record, { ...how, onRetry }).finally(rest);
+    const onProof = (seconds) => { this.said.textContent = seconds ? t('page.proving', seconds) : t('widget.waiting'); };
+    await this.#purchases.send(record, { ...how, onRetry, onProof }).finally(rest);
     if (record.state === 'done') {
       this.said.textContent = t('widget.received', price(record.costMicros));
       void this.showLeft();

@@ -39,6 +39,8 @@ export class TollgateError extends Error {
   requestId: string | null;
   /** The ledger that the server has now, if its answer names it: of `ledger_changed`, not the one that the purchase named. */
   ledger: string | null;
+  /** Of `proof_required`, the challenge. The client computes for one such refusal of a purchase by itself. */
+  proof: { challenge: string; bits: number; expires: string } | null;
   /**
    * The key of a purchase. Call again with it as the same caller to settle an unknown outcome; nothing is bought twice while tollgate
    * keeps the key (`Catalog.replay`).
@@ -104,6 +106,8 @@ export interface BuyOptions extends ReadOptions {
   onSend?: (known: Known) => void | Promise<void>;
   /** Called before each retry with its reason and its delay in seconds. If it throws, nothing is sent again (`retry_failed`). */
   onRetry?: (reason: TollgateError, seconds: number) => void | Promise<void>;
+  /** Called while a proof of work is computed, with the seconds that it takes from now on, on average; and at last with 0. */
+  onProof?: (seconds: number) => void;
 }
 
 export interface Message {
@@ -187,6 +191,8 @@ export interface Catalog {
   roles: string[];
   /** Which words of a status body mean what, and the only origins of finished videos, unless empty. */
   jobs: { finished: string[]; failed: string[]; result: string[]; media_origins: string[] };
+  /** Whether callers without credentials compute before they buy. The client does it by itself. */
+  proof?: 'auto';
   /** Who hands out tokens, if `page.contact` says so. */
   contact?: string;
   /** System messages that the page offers. */

@@ -86,9 +86,18 @@ impl Gate {
 
     /// Sends a program's request with this token.
     pub(crate) fn ask(&self, (method, target): (&str, &str), token: &str, body: &str) -> Answer {
-        let bearer = format!("Bearer {token}");
+        self.ask_with((method, target), &[("Authorization", &format!("Bearer {token}"))], body)
+    }
+
+    /// Sends a program's request with these headers.
+    pub(crate) fn ask_with(
+        &self,
+        (method, target): (&str, &str),
+        headers: &[(&str, &str)],
+        body: &str,
+    ) -> Answer {
         let mut client = Client::connect(self.server.address, &Default::default());
-        client.send(method, target, &[("Authorization", &bearer)], body);
+        client.send(method, target, headers, body);
         client.answer()
     }
 

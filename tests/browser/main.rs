@@ -31,6 +31,7 @@ mod page_load;
 mod people;
 mod pictures;
 mod prefix;
+mod proof;
 mod purchases;
 mod receipts;
 mod refusals;

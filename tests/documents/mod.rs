@@ -2,6 +2,7 @@
 
 mod generated;
 mod lists;
+mod proof;
 mod references;
 mod security;
 mod settings;

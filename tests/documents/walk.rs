@@ -57,10 +57,21 @@ fn documented_commands_answer_as_shown() {
     // The README's are some of the guides': each set begins with a sandbox of its own.
     let guides = ["getting-started", "embed", "share", "front"];
     let guides = guides.map(|name| format!("docs/guide/{name}.md"));
-    walk_through("README.md", 1);
+    walk_through("README.md", 1, &[]);
     for (guide, least) in guides.iter().zip([7, 2, 6, 5]) {
-        walk_through(guide, least);
+        walk_through(guide, least, &[]);
     }
+}
+
+/// The guide starts tollgate with these variables.
+#[test]
+fn documented_proof_of_work_buys() {
+    let total = ("TOLLGATE_BUDGET__TOTAL", "{ day = \"0.006\" }");
+    let variables = [("TOLLGATE_ACCESS__PROOF", "auto"), total];
+    let text = read("docs/guide/proof.md");
+    assert!(text.contains(&format!("{}={}", variables[0].0, variables[0].1)));
+    assert!(text.contains(&format!("{}='{}'", total.0, total.1)));
+    walk_through("docs/guide/proof.md", 3, &variables);
 }
 
 /// A reader of the README and then the guide gets no 422 `idempotency_key_reused`.
@@ -76,10 +87,10 @@ fn documented_keys_of_readme_and_guide_differ() {
     assert!(readme.is_disjoint(&guide), "{readme:?}");
 }
 
-/// Runs a document's commands in order, with the settings that it shows.
-fn walk_through(document: &str, least: usize) {
+/// Runs a document's commands in order, with the settings that it shows and these variables.
+fn walk_through(document: &str, least: usize, variables: &[(&str, &str)]) {
     let text = read(document);
-    let mut walk = Walk::open(&blocks(&text, "toml").concat());
+    let mut walk = Walk::open(&blocks(&text, "toml").concat(), variables);
     let mut run = 0;
     for Step { command, expected } in steps(&blocks(&text, "sh").concat()) {
         if ["cargo ", "./test "].iter().any(|start| command.starts_with(start)) {
@@ -147,7 +158,7 @@ fn sandbox_faults_answer_as_documented() {
     faults.retain(|row| !LONG_FAULTS.contains(&row[0].trim_matches('`')));
     // This one parks the only key, and the next call would meet that.
     faults.sort_by_key(|row| row[0].contains("revoked"));
-    let mut walk = Walk::open("");
+    let mut walk = Walk::open("", &[]);
     for row in faults {
         let body = format!(
             r#"{{"model":"eta-5","messages":[{{"role":"user","content":"{}"}}]}}"#,
@@ -166,17 +177,18 @@ fn sandbox_faults_answer_as_documented() {
 }
 
 /// Runs the documents' commands before the binary with its sandbox.
-struct Walk {
+struct Walk<'a> {
+    environment: &'a [(&'a str, &'a str)],
     server: Option<Server>,
     folder: tempfile::TempDir,
 }
 
-impl Walk {
-    /// Opens a folder with these settings.
-    fn open(settings: &str) -> Self {
+impl<'a> Walk<'a> {
+    /// Opens a folder with these settings. The server starts with these variables.
+    fn open(settings: &str, environment: &'a [(&'a str, &'a str)]) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         fs::write(folder.path().join("proxy.toml"), settings).expect("the settings can be written");
-        Self { server: None, folder }
+        Self { environment, server: None, folder }
     }
 
     /// Runs the command as written, but for the ports. Returns what it prints (of curl, the status) and
@@ -190,7 +202,7 @@ impl Walk {
         );
         script += "curl() { command curl --silent --show-error --max-time 20 --output \"$BODY\" --write-out '%{http_code}' \"$@\"; }\n";
         if command.starts_with("curl ") {
-            let start = || Server::start(self.folder.path(), &[], &[]);
+            let start = || Server::start(self.folder.path(), &[], self.environment);
             let server = self.server.get_or_insert_with(start);
             script += &command
                 .replace(PUBLIC, &server.address.to_string())
@@ -206,7 +218,7 @@ impl Walk {
             .output()
             .expect("a shell");
         let said = String::from_utf8_lossy(&ran.stderr);
-        assert!(ran.status.success(), "{command}{said} (this test needs curl)");
+        assert!(ran.status.success(), "{command}{said} (this test needs curl and Python)");
         let answer = fs::read_to_string(&body).unwrap_or_default();
         (String::from_utf8_lossy(&ran.stdout).into_owned(), answer)
     }

@@ -64,6 +64,7 @@ fn cross_site_read_without_a_listed_origin_is_refused_and_uses_no_limit() {
     for path in [
         "/bff/client.js",
         "/bff/client.d.ts",
+        "/bff/proof.js",
         "/bff/widgets.js",
         "/bff/widgets/base.js",
         "/bff/widgets/markdown.js",

@@ -37,6 +37,7 @@ mod over_tls;
 mod own_tokens;
 mod panics;
 mod pictures;
+mod proof;
 mod purchase_ids;
 mod refusal_logging;
 mod reload;

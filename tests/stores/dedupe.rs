@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use tollgate::gateway::contract::money::Usd;
 use tollgate::ledger::{
-    AccountStatus, DedupeKey, EarlierReply, PurchaseId, PurchaseState, Reservation, ReserveError,
-    Settlement, StoreCapacity,
+    AccountStatus, DedupeKey, EarlierReply, Precondition, PurchaseId, PurchaseState, Reservation,
+    ReserveError, Settlement, StoreCapacity,
 };
 
 use crate::fixture::*;
@@ -15,6 +15,7 @@ on_every_backend!(
     key_with_another_payload_is_refused,
     quote_finds_a_purchase_with_any_of_its_keys,
     released_purchase_frees_its_key,
+    challenge_pays_for_one_purchase_until_it_is_released,
     unknown_purchase_keeps_its_key_until_settled,
     key_outlives_its_reply_by_a_year,
     evicted_reply_leaves_its_key_taken,
@@ -91,6 +92,30 @@ async fn released_purchase_frees_its_key(fixture: Fixture) {
     fixture.settle(id, Settlement::Released).await;
     fixture.reserve(&keyed("k", "q")).await.unwrap();
     assert_eq!(fixture.states().await, [PurchaseState::Released, PurchaseState::Held]);
+}
+
+async fn challenge_pays_for_one_purchase_until_it_is_released(fixture: Fixture) {
+    let paid = |challenge: &str, key: &str, payload: &str| Reservation {
+        requires: Precondition { challenge: Some(identity(challenge)), ..Precondition::default() },
+        ..keyed(key, payload)
+    };
+    let first = paid("c", "k", "p");
+    fixture.reserve(&first).await.unwrap();
+    assert_eq!(fixture.known(&paid("c", "l", "p")).await.id, first.id, "another key");
+    let other_model = Reservation { model: "beta".into(), ..paid("c", "l", "p") };
+    for other in [paid("c", "k", "q"), paid("c", "l", "q"), other_model] {
+        let other = fixture.reserve(&other).await;
+        assert!(matches!(other, Err(ReserveError::KeyReused)), "{other:?}");
+    }
+    let replay = Reservation { replay_only: true, ..paid("d", "m", "p") };
+    let nothing = fixture.reserve(&replay).await;
+    assert!(matches!(nothing, Err(ReserveError::NothingToReplay)), "{nothing:?}");
+    assert_eq!(fixture.total().await.day, PRICE);
+
+    fixture.store.mark_sent(first.id, AccountStatus::Confirmed).await.unwrap();
+    fixture.settle(first.id, Settlement::Released).await;
+    fixture.buy(&paid("c", "l", "q"), "hello").await;
+    assert_eq!(fixture.known(&paid("c", "n", "q")).await.state, PurchaseState::Charged);
 }
 
 async fn unknown_purchase_keeps_its_key_until_settled(fixture: Fixture) {

@@ -3,7 +3,7 @@
 use http::Method;
 
 use super::{Endpoint, PAID, READ, SHARED};
-use crate::api::{admin, bff, links, login, passthrough, pictures, tokens};
+use crate::api::{admin, bff, links, login, passthrough, pictures, proof, tokens};
 use crate::gate::route::{Auth, BodyKind, Class, CrossOrigin, DEFAULT_ROUTE, Route};
 
 const SIGN_IN: Route = Route { method: Method::POST, signs_in: true, ..DEFAULT_ROUTE };
@@ -46,6 +46,7 @@ pub(super) static ENDPOINTS: &[Endpoint] = endpoints! {
     Route { path: pictures::PICTURES, ..DEFAULT_ROUTE } => pictures::download;
     Route { path: "/bff/catalog", auth: Auth::Optional, ..SHARED } => bff::catalog;
     Route { path: "/bff/me", ..READ } => bff::me;
+    Route { path: "/bff/proof", ..READ } => proof::challenge;
     Route { path: "/bff/usage", ..READ } => bff::usage;
     Route { path: "/bff/login", body: BodyKind::LoginJson, ..SIGN_IN } => bff::log_in;
     Route { path: "/bff/logout", ..SIGN_IN } => bff::log_out;
@@ -105,6 +106,7 @@ pub(super) static ENDPOINTS: &[Endpoint] = endpoints! {
     // What pages of other sites load. The page's other files have no endpoint.
     Route { path: "/bff/client.js", ..SHARED } => crate::api::page::shared_file, if "page";
     Route { path: "/bff/client.d.ts", ..SHARED } => crate::api::page::shared_file, if "page";
+    Route { path: "/bff/proof.js", ..SHARED } => crate::api::page::shared_file, if "page";
     Route { path: "/bff/widgets.js", ..SHARED } => crate::api::page::shared_file, if "page";
     Route { path: "/bff/widgets/", ..SHARED } => crate::api::page::shared_file, if "page";
     Route { path: "/bff/text/", ..SHARED } => crate::api::page::shared_file, if "page";

@@ -165,7 +165,8 @@ impl<'a> OrderContext<'a> {
         if !is_usable {
             return self.replay(quote).await;
         }
-        let receipt = self.cx.purchases.buy(self.purchase(quote)).await;
+        let purchase = self.cx.with_proof(self.purchase(quote)).await?;
+        let receipt = self.cx.purchases.buy(purchase).await;
         self.sold(quote, receipt.map_err(|problem| Refusal::with_quote(problem, quote))?)
     }
 

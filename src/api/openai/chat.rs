@@ -187,7 +187,7 @@ type PurchaseFuture = Pin<Box<dyn Future<Output = Result<Receipt, Problem>> + Se
 /// SDKs retry on a status, not on an error within a stream. So the status waits until the purchase
 /// was sent and an immediate refusal is unlikely.
 async fn stream(cx: &HandlerContext, order: Checked<Order>, formatter: Formatter) -> HandlerResult {
-    let purchase = cx.purchase(order)?;
+    let purchase = cx.purchase(order).await?;
     let purchases = cx.purchases.clone();
     let progress = purchase.progress.clone();
     let mut purchase: PurchaseFuture = Box::pin(async move { purchases.buy(purchase).await });

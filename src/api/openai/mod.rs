@@ -79,6 +79,7 @@ fn gateway_refusal_json(receipt: &Receipt, redactor: &Redactor) -> Bytes {
         code: "refused_by_gateway",
         charged: Charged::No,
         budget: None,
+        proof: None,
         errors: &[],
         gateway: serde_json::from_slice(&receipt.body).ok(),
     };

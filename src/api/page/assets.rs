@@ -32,6 +32,7 @@ pub const PRELOADED: &[&str] = &[
 const SHARED_FILES: &[(&str, &str)] = &[
     ("/bff/client.js", "core/transport.js"),
     ("/bff/client.d.ts", "widgets/client.d.ts"),
+    ("/bff/proof.js", "widgets/proof.js"),
     ("/bff/widgets.js", "widgets/widgets.js"),
     ("/bff/widgets/base.js", "widgets/base.js"),
     ("/bff/widgets/style.js", "widgets/style.js"),

@@ -73,7 +73,8 @@ async fn page_has_security_headers() {
         "form-action 'none'",
         "frame-ancestors 'none'",
         "require-trusted-types-for 'script'",
-        "trusted-types 'none'",
+        "worker-src 'self'",
+        "trusted-types tollgate-proof",
     ] {
         let found = policy.split("; ").any(|one| one == directive);
         assert!(found, "{directive} is not in {policy}");

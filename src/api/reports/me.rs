@@ -92,6 +92,14 @@ impl MeReport {
         Ok(rows.iter().map(|row| row.left().saturating_sub(price)).min())
     }
 
+    /// Returns what is left of the day's total budget, and that budget; `None` without one.
+    pub async fn left_today(&self) -> Result<Option<(Usd, Usd)>, Problem> {
+        let Some(budget) = self.budgets.total.day else { return Ok(None) };
+        let spent = self.store.current_spend(BudgetScope::Total).await;
+        let spent = spent.map_err(|_| Problem::new(&LEDGER_UNAVAILABLE))?;
+        Ok(Some((budget.saturating_sub(spent.get(Period::Day)), budget)))
+    }
+
     async fn budgets(&self, caller: &Caller, session: &Session) -> Result<Vec<Value>, Problem> {
         let rows = self.rows(caller, session).await?;
         Ok(rows.iter().map(BudgetRow::document).collect())

@@ -74,6 +74,11 @@ kinds! {
         title: "You may not buy from this model",
         advice: "Use a model that errors lists, or ask the operator for this one.",
     }
+    PROOF_REQUIRED = FORBIDDEN, "proof_required", charged: No {
+        title: "This purchase needs a proof of work",
+        advice: "Send Tollgate-Proof: <challenge>.<nonce>, as docs/guide/proof.md says. The client and the \
+            widgets do it by themselves.",
+    }
     UNKNOWN_ENDPOINT = NOT_FOUND, "unknown_endpoint", charged: No {
         title: "There is no such endpoint",
         advice: "Check the path against the list of endpoints in docs/reference/http.md.",

@@ -75,14 +75,24 @@ pub struct BudgetName {
     renews_at: Option<String>,
 }
 
-/// The job, model and purchase of a problem, if known, the prefix of its type, its reason, and the login that
-/// it needs. Boxed, because results are moved often.
+/// What a caller has to compute.
+#[derive(Clone, Debug, Serialize)]
+pub struct ProofChallenge {
+    pub challenge: String,
+    pub bits: u8,
+    /// ISO 8601.
+    pub expires: String,
+}
+
+/// The job, model and purchase of a problem, if known, the prefix of its type, its reason, and the login or
+/// proof that it needs. Boxed, because results are moved often.
 #[derive(Clone, Debug, Default)]
 struct Subject {
     job: Option<Box<str>>,
     model: Option<Box<str>>,
     purchase: Option<HeaderValue>,
     budget: Option<BudgetName>,
+    proof: Option<ProofChallenge>,
     prefix: Box<str>,
     /// For the log only.
     reason: Option<&'static str>,
@@ -106,6 +116,8 @@ struct ProblemDocument<'a> {
     request_id: Option<&'a str>,
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     budget: Option<&'a BudgetName>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    proof: Option<&'a ProofChallenge>,
     #[serde(skip_serializing_if = "<[FieldError]>::is_empty")]
     errors: &'a [FieldError],
 }
@@ -201,6 +213,11 @@ impl Problem {
         self.about(|subject| subject.budget = Some(budget))
     }
 
+    /// Sets the challenge of the proof of work that is missing.
+    pub fn with_proof(self, challenge: ProofChallenge) -> Self {
+        self.about(|subject| subject.proof = Some(challenge))
+    }
+
     /// Sets the path prefix of the type.
     pub fn below(self, prefix: &str) -> Self {
         if prefix.is_empty() { self } else { self.about(|subject| subject.prefix = prefix.into()) }
@@ -223,6 +240,10 @@ impl Problem {
 
     fn budget(&self) -> Option<&BudgetName> {
         self.subject.as_ref()?.budget.as_ref()
+    }
+
+    fn proof(&self) -> Option<&ProofChallenge> {
+        self.subject.as_ref()?.proof.as_ref()
     }
 
     pub fn model(&self) -> Option<&str> {
@@ -265,6 +286,7 @@ impl Problem {
             charged: self.charged,
             request_id: self.subject.as_ref().and_then(|subject| subject.job.as_deref()),
             budget: self.budget(),
+            proof: self.proof(),
             errors: &self.errors,
         };
         let mut json = Vec::with_capacity(EXPECTED_BYTES);
@@ -288,6 +310,7 @@ impl Problem {
             code: self.kind.code,
             charged: self.charged,
             budget: self.budget(),
+            proof: self.proof(),
             errors: &self.errors,
             gateway: None,
         };
@@ -340,6 +363,8 @@ pub struct OpenAiError<'a> {
     pub charged: Charged,
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     pub budget: Option<&'a BudgetName>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub proof: Option<&'a ProofChallenge>,
     #[serde(skip_serializing_if = "<[FieldError]>::is_empty")]
     pub errors: &'a [FieldError],
     /// The gateway's body, if it is JSON.

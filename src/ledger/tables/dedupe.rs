@@ -26,6 +26,8 @@ macro_rules! find {
 }
 
 const FIND_BY_KEY: &str = find!("key = ?1");
+/// A purchase with a key has no fingerprint, but perhaps a challenge.
+const FIND_BY_CHALLENGE: &str = find!("fingerprint = ?1");
 const FIND_BY_NUMBER: &str = find!("purchases.number = ?1");
 /// The purchases that may be the same. An earlier process on a file did not count later steps of the clock,
 /// so what it has ended is also found by the wall clock.
@@ -44,9 +46,13 @@ impl Ledger {
     ) -> Result<Result<Option<i64>, ReserveError>> {
         let is_late = self.is_late_attempt(reservation)?;
         let judged = match &reservation.dedupe_key {
-            DedupeKey::IdempotencyKey { key, payload } => self.find_by_key(key, payload, now)?,
+            DedupeKey::IdempotencyKey { key, payload } => {
+                let found = self.find_by_key(key, payload, now)?;
+                self.or_by_challenge(found, reservation, payload, now)?
+            }
             DedupeKey::Quote { key, others, payload } => {
-                self.find_by_quote((key, others), payload, now)?
+                let found = self.find_by_quote((key, others), payload, now)?;
+                self.or_by_challenge(found, reservation, payload, now)?
             }
             DedupeKey::Fingerprint(like) => self.find_duplicate(like, now)?.map_or(Ok(None), Err),
         };
@@ -63,8 +69,38 @@ impl Ledger {
         payload: &Digest,
         now: Duration,
     ) -> Result<Result<Option<i64>, ReserveError>> {
+        self.find_keyed(FIND_BY_KEY, key, payload, now)
+    }
+
+    /// Returns `found`, unless that is nothing and another purchase has the same challenge.
+    fn or_by_challenge(
+        &self,
+        found: Result<Option<i64>, ReserveError>,
+        reservation: &Reservation,
+        payload: &Digest,
+        now: Duration,
+    ) -> Result<Result<Option<i64>, ReserveError>> {
+        let (Ok(_), Some(challenge)) = (&found, &reservation.requires.challenge) else {
+            return Ok(found);
+        };
+        let Err(paid) = self.find_keyed(FIND_BY_CHALLENGE, challenge, payload, now)? else {
+            return Ok(found);
+        };
+        // Unlike a challenge, a key is of one endpoint.
+        let sql = "SELECT count(*) FROM purchases WHERE fingerprint = ? AND model = ?";
+        let is_same: i64 = self.db.one(sql, params![challenge, reservation.model], read)?;
+        Ok(Err(if is_same == 0 { ReserveError::KeyReused } else { paid }))
+    }
+
+    fn find_keyed(
+        &self,
+        sql: &str,
+        digest: &Digest,
+        payload: &Digest,
+        now: Duration,
+    ) -> Result<Result<Option<i64>, ReserveError>> {
         let found = |row: &Row<'_>| Ok((FoundPurchase::read(row, now)?, row.get(9)?));
-        let found: Option<(FoundPurchase, Digest)> = self.db.first(FIND_BY_KEY, [key], found)?;
+        let found: Option<(FoundPurchase, Digest)> = self.db.first(sql, [digest], found)?;
         let Some((found, first)) = found else { return Ok(Ok(None)) };
         Ok(if found.is_expired {
             Ok(Some(found.number))

@@ -309,7 +309,7 @@ impl Ledger {
 
     /// Returns whether the ledger still has what a purchase relies on. One in a file loses nothing while it
     /// is open, unless it turns out to be an old copy.
-    fn meets(&self, Precondition { name, earlier }: &Precondition) -> Result<bool> {
+    fn meets(&self, Precondition { name, earlier, .. }: &Precondition) -> Result<bool> {
         let Some(present) = self.db.name() else { return Ok(true) };
         if name.as_ref().is_some_and(|name| *name != present) {
             return Ok(false);
@@ -350,7 +350,7 @@ impl Ledger {
     ) -> Result<Option<Purchase>> {
         let (key, payload, fingerprint) = match &reservation.dedupe_key {
             DedupeKey::IdempotencyKey { key, payload } | DedupeKey::Quote { key, payload, .. } => {
-                (Some(key), Some(payload), None)
+                (Some(key), Some(payload), reservation.requires.challenge.as_ref())
             }
             DedupeKey::Fingerprint(duplicate) => (None, None, Some(&duplicate.fingerprint)),
         };
