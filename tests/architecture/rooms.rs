@@ -14,17 +14,17 @@ const MAX_FILE_LINES: usize = 500;
 /// The number of lines outside tests that a room may have. Lower it when a room got smaller; raise it only with a
 /// feature that its users asked for.
 const ROOMS: &[(&str, usize)] = &[
-    ("ledger", 12410),
-    ("api", 10270),
+    ("ledger", 12450),
+    ("api", 10360),
     ("gateway", 5210),
-    ("access", 4110),
-    ("config", 3960),
-    ("gate", 3300),
+    ("access", 4250),
+    ("config", 3990),
+    ("gate", 3330),
     ("edge", 3240),
     ("cli", 3210),
     ("video", 1940),
     ("account", 1830),
-    ("app", 1710),
+    ("app", 1730),
     ("purchase", 1440),
     ("log", 220),
     (".", 1130),
