@@ -174,7 +174,7 @@ pub struct Authenticator {
     /// Bounds the cost of verifying signatures that turn out to be forged.
     forgeries: FailureLimiter,
     /// `None` unless `access.proof` is `auto`.
-    proofs: Option<ProofOfWork>,
+    pub proofs: Option<ProofOfWork>,
     metrics: Arc<Metrics>,
 }
 
@@ -182,14 +182,6 @@ impl Authenticator {
     pub fn new(mode: AuthMode, links: Option<LinkCache>, metrics: Arc<Metrics>) -> Self {
         let (failures, forgeries) = (FailureLimiter::default(), FailureLimiter::default());
         Self { mode, links, failures, forgeries, proofs: None, metrics }
-    }
-
-    pub fn with_proofs(self, proofs: Option<ProofOfWork>) -> Self {
-        Self { proofs, ..self }
-    }
-
-    pub fn proofs(&self) -> Option<&ProofOfWork> {
-        self.proofs.as_ref()
     }
 
     pub fn is_open(&self) -> bool {

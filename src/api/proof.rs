@@ -13,7 +13,7 @@ const TOLLGATE_PROOF: HeaderName = HeaderName::from_static("tollgate-proof");
 
 /// Answers with a new challenge.
 pub(super) async fn challenge(cx: HandlerContext) -> HandlerResult {
-    let proofs = cx.handlers.access.proofs();
+    let proofs = cx.handlers.access.proofs.as_ref();
     let proofs =
         proofs.ok_or_else(|| Problem::new(&NOT_FOUND).detail("access.proof is \"off\""))?;
     let (needed, now) = (cx.needed_bits().await?, cx.handlers.ledger_name.ledger_time());
@@ -30,7 +30,7 @@ impl HandlerContext {
         &self,
         purchase: PurchaseRequest,
     ) -> Result<PurchaseRequest, Problem> {
-        let proofs = self.handlers.access.proofs().filter(|_| self.call.is_anonymous());
+        let proofs = self.handlers.access.proofs.as_ref().filter(|_| self.call.is_anonymous());
         let (None, Some(proofs)) = (&purchase.replay_or, proofs) else { return Ok(purchase) };
         let needed = self.needed_bits().await?;
         let now = self.handlers.ledger_name.ledger_time();

@@ -152,7 +152,9 @@ fn authenticator(
     let links = secret.as_ref().filter(|_| settings.access.links);
     let links = links.map(|secret| LinkCache::new(store.clone(), secret));
     let mode = auth_mode(settings, store, secret)?;
-    Ok(Authenticator::new(mode, links, Arc::clone(metrics)).with_proofs(proofs))
+    let mut access = Authenticator::new(mode, links, Arc::clone(metrics));
+    access.proofs = proofs;
+    Ok(access)
 }
 
 fn auth_mode(settings: &Settings, store: &Store, secret: Option<Secret>) -> io::Result<AuthMode> {

@@ -14,20 +14,20 @@ const MAX_FILE_LINES: usize = 500;
 /// The number of lines outside tests that a room may have. Lower it when a room got smaller; raise it only with a
 /// feature that its users asked for.
 const ROOMS: &[(&str, usize)] = &[
-    ("ledger", 12410),
-    ("api", 10310),
-    ("gateway", 5330),
-    ("access", 4110),
-    ("config", 4020),
-    ("gate", 3300),
+    ("ledger", 12450),
+    ("api", 10600),
+    ("gateway", 5500),
+    ("access", 4250),
+    ("config", 4100),
+    ("gate", 3340),
     ("edge", 3240),
-    ("cli", 3220),
-    ("video", 2870),
+    ("cli", 3230),
+    ("video", 2900),
     ("account", 1830),
-    ("app", 1750),
-    ("purchase", 1440),
+    ("app", 1740),
+    ("purchase", 1450),
     ("log", 220),
-    (".", 1140),
+    (".", 1150),
 ];
 /// A budget that is further above its room's lines than this is lowered.
 const SLACK: usize = 100;

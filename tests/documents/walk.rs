@@ -116,7 +116,7 @@ fn walk_through(document: &str, least: usize, variables: &[(&str, &str)]) {
 #[test]
 fn guide_to_kept_videos_ends_with_a_kept_video() {
     let text = read("docs/guide/kept-videos.md");
-    let mut walk = Walk::open(&blocks(&text, "toml").concat());
+    let mut walk = Walk::open(&blocks(&text, "toml").concat(), &[]);
     let steps = steps(&blocks(&text, "sh").concat());
     assert_eq!(steps.len(), 2);
     for Step { command, expected } in steps {
