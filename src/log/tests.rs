@@ -41,7 +41,7 @@ fn logged(events: impl FnOnce()) -> Vec<Value> {
     text.lines().map(read).collect()
 }
 
-const TARGET: &str = "tollgate::cli::log::tests";
+const TARGET: &str = "tollgate::log::tests";
 
 #[test]
 fn line_has_fields_by_type_and_escaped_text() {

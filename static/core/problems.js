@@ -98,7 +98,7 @@ function offerButton(offer, act, problem, { priceText, cost }) {
 /** The detail as a sentence, with the time when the budget renews in the person's own time. */
 function sentenceOf({ detail, renewsAt }) {
   const time = renewsAt && new Date(renewsAt).toLocaleString(locale, { dateStyle: 'medium', timeStyle: 'short' });
-  return capital(time ? detail.replace(renewsAt, time) : detail);
+  return detail[0].toUpperCase() + (time ? detail.replace(renewsAt, time) : detail).slice(1);
 }
 
 /** The faults of each field, or which budget it is and when it renews: a person needs them for the next step. */

@@ -147,7 +147,8 @@ fn link_for_guests_opens_the_page_and_leaves_the_address() {
     assert_eq!(guest.evaluate("location.hash"), "");
     guest.find(("textbox", "Message")).fill("Hello");
     guest.press("Enter");
-    guest.wait_for_text("$0.003 left");
+    guest
+        .wait_until("document.body.innerText.replace(/\\s+/g, ' ').includes('$0.003 left in all')");
     guest.reload();
     guest.find(("button", "Menu: Trade fair"));
 

@@ -182,7 +182,8 @@ fn forged_and_revoked_links_buy_nothing() {
         assert_eq!(chat(&shop.gate, &token).status, 200, "{store}");
         let other = buy(&shop.gate, &token, "/api/v1/video", VIDEO);
         assert_eq!((other.status, &*other.code()), (403, "model_not_allowed"), "{store}");
-        let openai = r#"{"model":"eta-5","messages":[{"role":"user","content":"another"}]}"#;
+        let openai =
+            r#"{"model":"alpha-sonnet-4.5","messages":[{"role":"user","content":"another"}]}"#;
         assert_eq!(buy(&shop.gate, &token, "/v1/chat/completions", openai).status, 200, "{store}");
         for at in [8, 20, token.len() - 2] {
             let mut forged = token.clone().into_bytes();

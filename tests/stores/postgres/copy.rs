@@ -54,6 +54,8 @@ const ROWS: &str = "
     INSERT INTO members (name, role, budget, token, prefix, added, revoked, secret, may_buy, group_name)
         VALUES ('ann', 'admin', '0.01/day', randomblob(32), 'tg_a', 6, NULL, NULL, 'chat', 'design'),
         ('Bea', 'member', '', randomblob(32), 'tg_b', 6, 8, randomblob(32), NULL, NULL);
+    INSERT INTO links VALUES (2, '0123456789abcdef', 'fair', 6000, 'chat', 1, 1, 'member:ann', 5, 9, NULL),
+        (5, 'fedcba9876543210', 'demo', 7000, NULL, NULL, 0, 'a', 6, 9, 8);
     INSERT INTO groups VALUES ('design', '0.07/week 0.08/month');
     INSERT INTO extras VALUES (4, 'member:ann', 6, 9, 5), (7, 'member:Bea', 5, 8, 4);
     INSERT INTO budget_requests VALUES (3, 'member:ann', 6, 'a reason', 5);
