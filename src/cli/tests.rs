@@ -361,11 +361,14 @@ fn page_dir_with_secret_files_is_rejected() {
     let errors = load(folder.path(), &environment).expect_err("it would serve all of these");
     let said: Vec<_> = errors.iter().map(ToString::to_string).collect();
     let secret = "the secret beside the ledger (tollgate.secret)";
-    for what in ["the ledger (store.url)", secret, "the settings file", "GATEWAY_API_KEY_FILE"] {
+    let videos = "the kept videos (videos.dir)";
+    for what in
+        ["the ledger (store.url)", secret, videos, "the settings file", "GATEWAY_API_KEY_FILE"]
+    {
         let expected = format!("page.dir: expected a folder that does not contain {what}");
         assert!(said.iter().any(|error| error.ends_with(&expected)), "{what}: {said:?}");
     }
-    assert_eq!(said.len(), 4, "{said:?}");
+    assert_eq!(said.len(), 5, "{said:?}");
 
     fs::create_dir_all(folder.path().join("site/.t")).expect("made");
     let load_with = |settings: &str| {
@@ -376,7 +379,7 @@ fn page_dir_with_secret_files_is_rejected() {
     // A link of the site may lead there.
     load_with("page.dir = 'site'\nstore.url = 'sqlite:site/.t/ledger.db'").expect_err("a ledger");
     std::os::unix::fs::symlink(folder.path(), folder.path().join("www")).expect("linked");
-    assert_eq!(load_with("page.dir = 'www'").expect_err("by way of a link").len(), 4);
+    assert_eq!(load_with("page.dir = 'www'").expect_err("by way of a link").len(), 5);
 }
 
 #[test]
@@ -389,7 +392,7 @@ fn page_dir_with_the_secret_of_a_linked_ledger_is_rejected() {
     fs::write(folder.path().join("elsewhere.db"), "").expect("written");
     let long = ("TOLLGATE_SECRET", "a secret of 0123456789abcdef0123456789");
     for url in ["sqlite:site/.tollgate.db", "sqlite:site/linked.db"] {
-        let settings = format!("page.dir = 'site'\nstore.url = '{url}'");
+        let settings = format!("page.dir = 'site'\nstore.url = '{url}'\nvideos.keep = '0s'");
         fs::write(folder.path().join("proxy.toml"), settings).expect("written");
         for is_there in [false, true] {
             if is_there {
