@@ -166,7 +166,7 @@ fn documents_stay_within_their_limits() {
         assert!(words <= most, "{file}: {words} words, at most {most}");
     }
     let all: usize = documents().iter().map(|document| words(document)).sum();
-    assert!(all <= 28_000, "{all} words in all documents, at most 28,000");
+    assert!(all <= 29_000, "{all} words in all documents, at most 29,000");
     let guides = ["embed", "share", "front"].map(|name| (format!("docs/guide/{name}.md"), 60));
     for (file, most) in guides.into_iter().chain([("docs/explain/architecture.md".to_owned(), 70)])
     {

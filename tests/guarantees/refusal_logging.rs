@@ -67,7 +67,7 @@ fn purchase_of_an_unlisted_origin_or_host_is_one_log_line_with_its_code() {
         let before = gate.printed().len();
         let refused = gate.ask("POST", "/api/v1/chat", &[(name, value)], CHAT);
         assert_eq!(refused.code(), code);
-        let requests = || gate.printed()[before..].matches("\"route\":").count();
+        let requests = || gate.printed()[before..].matches("\"endpoint\":").count();
         until("it is logged", || requests() > 0);
         gate.signal(Signal::SIGHUP);
         until("all before it is logged", || gate.printed()[before..].contains("reloaded"));
