@@ -40,7 +40,7 @@ section! {
         pub public_url: Option<String> = optional("public_url", value::public_url),
         /// The path that a server in front strips: empty, or `/ai`.
         pub prefix: String = text("prefix", value::prefix, String::new()),
-        /// If `None`, `listen` is plain HTTP. [`server`] reads it, because it depends on `hosts`.
+        /// If `None`, `listen` is plain HTTP. It is read apart, because it depends on `hosts`.
         pub tls: Option<TlsConfig> = with(|_| None),
         /// Plain listeners that redirect to https.
         pub redirect: Vec<Listen> = list("redirect", Listen::parse_tcp, Vec::new()),

@@ -150,7 +150,7 @@ impl Tollgate {
     }
 
     /// Takes the client's address from what your server puts into the extensions of requests that have
-    /// no [`Peer`](crate::Peer). With axum:
+    /// no [`Peer`]. With axum:
     ///
     /// ```
     /// # use std::net::SocketAddr;
