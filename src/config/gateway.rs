@@ -12,7 +12,7 @@ use crate::gateway::contract::money::Usd;
 
 section! {
     pub struct GatewayConfig {
-        /// [`gateway`] reads it, with the keys.
+        /// It is read with the keys.
         pub target: Target = with(|_| Target::Sandbox),
         /// The time limit for a connection to the gateway.
         pub connect_timeout: Duration = text("connect_timeout", time, secs(5)),
