@@ -22,7 +22,7 @@ const BURST: u64 = 10;
 const SECONDS_PER_CHAT: u64 = 2;
 const CALLER_BUDGET: u64 = 500_000;
 
-/// What the attacker computes in a second.
+/// Kinds of attackers, with the number of hashes that each computes in a second.
 pub(crate) const ATTACKERS: [(&str, u64); 5] = [
     ("a script that computes nothing", 0),
     ("one phone", 300_000),

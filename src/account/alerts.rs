@@ -41,7 +41,7 @@ pub fn thresholds(settings: &Settings) -> Thresholds {
     }
 }
 
-/// What is watched, as the latest settings say.
+/// The thresholds that the latest settings name.
 pub struct Watched {
     pub mode: &'static str,
     pub budgets: Budgets,

@@ -41,7 +41,7 @@ pub struct Ops {
     pub own_addresses: Arc<[IpAddr]>,
 }
 
-/// What is degraded for all instances, or why this one cannot sell.
+/// The causes that degrade all instances, or the reason why this one cannot sell.
 pub type Readiness = Result<Vec<&'static str>, Unready>;
 
 /// Why an instance cannot sell.

@@ -8,13 +8,14 @@ use super::member::token_secret;
 use super::member_terms::selection;
 use super::{CommandError, Exit, OutputFormat, audit, check, ledger, print_list, usage};
 use crate::access::links::{LinkCache, new_id};
+use crate::api::people;
 use crate::api::reports::links::{LinkSpend, document, list_with_spend};
-use crate::api::validate::check_label;
+use crate::api::validate::{WantedLink, check_label};
 use crate::clock::{self, Date, iso8601};
 use crate::config::{Settings, StoreConfig};
 use crate::gateway::contract::member::parse_amount;
 use crate::gateway::contract::money::Usd;
-use crate::ledger::{Link, Selection};
+use crate::ledger::Selection;
 
 #[derive(Clone, Debug, PartialEq, Eq, Subcommand)]
 pub enum LinkCommand {
@@ -23,7 +24,7 @@ pub enum LinkCommand {
         /// The dollars that its holders can spend together: 3.00
         #[arg(long, value_name = "AMOUNT", value_parser = parse_amount)]
         amount: Usd,
-        /// What it is for, up to 64 characters
+        /// Its purpose, up to 64 characters
         #[arg(long = "for", value_name = "TEXT", value_parser = check_label)]
         label: String,
         /// The last UTC day on which it works, such as 2026-12-24
@@ -79,37 +80,30 @@ pub(super) async fn link(
             ledger::wait_for_servers(settings, &ledger).await;
         }
         LinkCommand::Create { amount, label, until, may_buy, uses } => {
-            let wanted = Wanted { amount, label, until, may_buy, uses };
+            let wanted = WantedLink { amount, label, until, may_buy, uses };
             create(settings, wanted, out, err).await?;
         }
     }
     Ok(Exit::Done)
 }
 
-struct Wanted {
-    amount: Usd,
-    label: String,
-    until: Date,
-    may_buy: Option<Selection>,
-    uses: Option<u32>,
-}
-
 async fn create(
     settings: &Settings,
-    Wanted { amount, label, until, may_buy, uses }: Wanted,
+    wanted: WantedLink,
     out: &mut impl Write,
     err: &mut impl Write,
 ) -> Result<(), CommandError> {
     if !settings.access.links {
         return Err(CommandError::usage(NO_LINKS));
     }
+    let WantedLink { amount, until, .. } = wanted;
     if amount == Usd::ZERO {
         return Err(CommandError::usage("--amount: expected more than 0"));
     }
     if until < clock::today() {
         return Err(CommandError::usage("--until: expected a date that is not in the past"));
     }
-    if let Some(may_buy) = &may_buy {
+    if let Some(may_buy) = &wanted.may_buy {
         let checked = settings.check_selection(may_buy);
         checked.map_err(|expected| CommandError::usage(format!("--may-buy: {expected}")))?;
     }
@@ -117,19 +111,7 @@ async fn create(
     let (secret, warning) =
         token_secret(settings, &ledger, &ledger.members().await?, false).await?;
     let by = audit::actor();
-    let link = Link {
-        id: new_id()?,
-        label: label.into(),
-        amount,
-        may_buy,
-        uses,
-        opened: 0,
-        by: by.name().into(),
-        created_at: ledger.now(),
-        expires_at: Date::from_days(until.days() + 1).start(),
-        revoked_at: None,
-        may_be_spent: false,
-    };
+    let link = people::links::link(new_id()?, wanted, (&by, ledger.now()));
     ledger.add_link(&by, &link).await?;
     let token = LinkCache::new(ledger.clone(), &secret).token(&link);
     writeln!(err, "the ledger is {} (store.url)", ledger::whole_path(settings))?;

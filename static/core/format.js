@@ -21,13 +21,13 @@ export function t(key, ...values) {
 
 export const isEnglish = language === 'en';
 
-/** What the server or the client `said`, in the person's language: the table's text of this key, if it has one. Their English says more. */
+/** Returns `said`, words of the server or the client, in the person's language: the table's text of this key, if it has one. Their English says more. */
 export const inWords = (key, said) => (isEnglish && said) || t(key) || said;
 
-/** What a word does that provokes a fault in the sandbox. */
+/** The effect of a word that provokes a fault in the sandbox. */
 export const faultOf = (word, does) => inWords(word.replace(':', '.'), does);
 
-/** What the price list says of a model. */
+/** The price list's description of a model. */
 export const remark = (text) => text?.split(/([,;] )/).map((part) => t(`remark.${part}`) ?? part).join('');
 
 const formats = new Map();

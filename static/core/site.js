@@ -1,5 +1,5 @@
 /**
- * What belongs to this page: the server that it came from, to which it speaks with the cookie of a login, and what it keeps for a person in
+ * The page's own things: the server that it came from, to which it speaks with the cookie of a login, and what it keeps for a person in
  * this browser. If IndexedDB fails, that is kept in memory, and the page says so. One file, because the first view needs all of it.
  */
 

@@ -1,4 +1,4 @@
-/** What the page and the widgets say in German: the keys of en.js. It addresses people by “Sie”. */
+/** The texts of the page and the widgets in German, with the keys of en.js. They address people by “Sie”. */
 
 const format = new Intl.NumberFormat('de', { useGrouping: 'min2' });
 const rules = new Intl.PluralRules('de');
@@ -208,7 +208,7 @@ export default {
   'funds.never': (name, cost) => `Das kostet ${cost}. Das Budget (${name}) reicht dafür nie.`,
   'funds.balance': (cost) => `Das Guthaben reicht nicht für ${cost}. Bitte sagen Sie Ihrem Admin Bescheid.`,
 
-  // What went wrong
+  // Problems
   'problem.offline': 'Sie sind offline, daher wurde nichts gesendet.',
   'problem.unkept': 'Dieser Browser kann gerade nichts speichern (voller Datenträger oder privates Fenster). Es wurde nichts gesendet, weil die Antwort verloren gehen könnte.',
   'problem.unsettled': 'Der Kauf wurde bereits gesendet, und sein Ausgang ist noch nicht bekannt.',
@@ -782,7 +782,7 @@ export default {
   'sample.train': 'Ein Zug durch die Alpen, Kamerafahrt, goldene Stunde',
   'sample.lanterns': 'Papierlaternen über einer nächtlichen Stadt, langsamer Schwenk',
 
-  // What the price list says of models
+  // Descriptions of models
   'remark.200K context window': 'Kontextfenster mit 200\u00a0000 Token',
   'remark.Chinese/English bilingual': 'Chinesisch und Englisch',
   'remark.European languages': 'europäische Sprachen',

@@ -1,5 +1,5 @@
 /**
- * What the page and the widgets say in English: one flat table, from a key to a text or a function of the values in it. The other languages
+ * The texts of the page and the widgets in English: one flat table, from a key to a text or a function of the values in it. The other languages
  * have the same keys. Only the file of the chosen language is loaded.
  */
 
@@ -211,7 +211,7 @@ export default {
   'funds.never': (name, cost) => `This costs ${cost}. The budget (${name}) never covers it.`,
   'funds.balance': (cost) => `The prepaid credit does not cover ${cost}. Please tell your admin.`,
 
-  // What went wrong
+  // Problems
   'problem.offline': 'You are offline, so nothing was sent.',
   'problem.unkept': 'This browser cannot save anything right now (full disk or private window). Nothing was sent, because its answer could be lost.',
   'problem.unsettled': 'It was sent earlier, and its outcome is not known yet.',
@@ -785,7 +785,7 @@ export default {
   'sample.train': 'A train through the Alps, tracking shot, golden hour',
   'sample.lanterns': 'Paper lanterns over a night city, slow pan',
 
-  // What the price list says of models
+  // Descriptions of models
   'remark.200K context window': '200K context window',
   'remark.Chinese/English bilingual': 'Chinese/English bilingual',
   'remark.European languages': 'European languages',

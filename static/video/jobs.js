@@ -12,7 +12,7 @@ import { TollgateError } from '../core/transport.js';
  */
 const known = new Map();
 const unkept = new Set();
-/** What the server said last of the videos that it keeps, by the id of the job: `{kept, notKept}`, where `notKept` is why. */
+/** The server's last word on the videos that it keeps, by the id of the job: `{kept, notKept}`, where `notKept` is why. */
 const onServer = new Map();
 
 let words, tell, whenConnected;

@@ -18,7 +18,7 @@ const KINDS = {
 let list, star, filters, isSelecting = false;
 const fields = {};
 
-/** What each field offers, besides the models and shapes that there are. */
+/** The choices of each field, besides the models and shapes that there are. */
 const CHOICES = { filter: Object.keys(KINDS), model: [''], shape: [''], date: ['', 'today', 'd7', 'd31'], sort: ['newest', 'oldest'] };
 const choices = (name) => Object.fromEntries(CHOICES[name].map((value) => [value, t(`choice.${name}.${value}`)]));
 

@@ -39,7 +39,7 @@ export class TollgateError extends Error {
   requestId: string | null;
   /** The ledger that the server has now, if its answer names it: of `ledger_changed`, not the one that the purchase named. */
   ledger: string | null;
-  /** Of `proof_required`, the challenge. The client computes for one such refusal of a purchase by itself. */
+  /** The challenge of `proof_required`. The client computes for one such refusal of a purchase by itself. */
   proof: { challenge: string; bits: number; expires: string } | null;
   /**
    * The key of a purchase. Call again with it as the same caller to settle an unknown outcome; nothing is bought twice while tollgate

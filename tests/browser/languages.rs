@@ -7,7 +7,7 @@ use crate::page::Page;
 use crate::shop::Shop;
 use crate::sign_in::sign_in;
 
-/// What is English of all that the page holds, shown or not: a text of the English table that the German one does not
+/// The English texts that the page holds, shown or not: a text of the English table that the German one does not
 /// have, or one with a word that only English has. The answers of models and code are left out.
 const ENGLISH: &str = r"(async () => {
     const { src } = document.querySelector('script[type=module]');

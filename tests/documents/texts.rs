@@ -10,7 +10,7 @@ use tollgate::gateway::sandbox::SANDBOX_FAULTS;
 use crate::markdown::read;
 
 const LANGUAGES: [&str; 2] = ["en", "de"];
-/// What German and English say alike.
+/// Texts that are the same in German and English.
 const ALIKE: &[&str] = &[
     "''",
     "'Admin'",
@@ -88,7 +88,7 @@ const KEYS: &[&str] = &[
     "End",
     "Delete",
 ];
-/// What stands in the markup itself: the name of the product, which the settings replace, what a browser without
+/// Texts of the markup itself: the name of the product, which the settings replace, what a browser without
 /// scripts shows in both languages, and the beginning of an address.
 const MARKUP: &[&str] = &[
     "tollgate",

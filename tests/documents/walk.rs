@@ -132,7 +132,7 @@ fn guide_to_kept_videos_ends_with_a_kept_video() {
 
 struct Step {
     command: String,
-    /// What the document says of its answer.
+    /// The description of its answer.
     expected: Option<String>,
 }
 

@@ -103,7 +103,7 @@ pub(super) static ENDPOINTS: &[Endpoint] = endpoints! {
     Route { path: "/v1/videos", ..READ } => crate::api::openai::videos::list, if "openai";
     Route { path: "/v1/videos/", ..READ } => crate::api::openai::videos::get, if "openai";
 
-    // What pages of other sites load. The page's other files have no endpoint.
+    // Pages of other sites load these. The page's other files have no endpoint.
     Route { path: "/bff/client.js", ..SHARED } => crate::api::page::shared_file, if "page";
     Route { path: "/bff/client.d.ts", ..SHARED } => crate::api::page::shared_file, if "page";
     Route { path: "/bff/proof.js", ..SHARED } => crate::api::page::shared_file, if "page";

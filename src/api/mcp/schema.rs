@@ -1,4 +1,4 @@
-//! What the input schemas of the tools have in common.
+//! The common parts of the tools' input schemas.
 //!
 //! They are flat objects, because many clients reject alternatives. Where models differ, a schema
 //! allows what any model offers, and validation checks the rest.

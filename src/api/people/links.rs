@@ -1,5 +1,8 @@
 //! Makes and revokes links.
 
+use std::sync::Arc;
+use std::time::Duration;
+
 use zeroize::Zeroizing;
 
 use super::{People, unavailable};
@@ -21,21 +24,9 @@ impl People {
             tracing::error!(%error, "random number generator failed");
             Problem::new(&INTERNAL)
         })?;
-        let WantedLink { amount, label, until, may_buy, uses } = wanted;
-        let link = Link {
-            id,
-            label: label.into(),
-            amount,
-            may_buy,
-            uses,
-            opened: 0,
-            by: by.name(),
-            created_at: self.store.now(),
-            expires_at: Date::from_days(until.days() + 1).start(),
-            revoked_at: None,
-            may_be_spent: false,
-        };
-        self.store.add_link(&Actor::from(by), &link).await.map_err(unavailable)?;
+        let by = Actor::from(by);
+        let link = link(id, wanted, (&by, self.store.now()));
+        self.store.add_link(&by, &link).await.map_err(unavailable)?;
         self.access.refresh().await;
         let token = links.token(&link);
         Ok((link, token))
@@ -50,5 +41,23 @@ impl People {
         }
         self.access.refresh().await;
         Ok(())
+    }
+}
+
+/// Returns the link with this id that somebody makes now.
+pub fn link(id: Arc<str>, wanted: WantedLink, (by, now): (&Actor, Duration)) -> Link {
+    let WantedLink { amount, label, until, may_buy, uses } = wanted;
+    Link {
+        id,
+        label: label.into(),
+        amount,
+        may_buy,
+        uses,
+        opened: 0,
+        by: by.name().into(),
+        created_at: now,
+        expires_at: Date::from_days(until.days() + 1).start(),
+        revoked_at: None,
+        may_be_spent: false,
     }
 }

@@ -1,7 +1,7 @@
 //! Changes that admins make over HTTP: to members, groups, budgets, logins and unknown outcomes. The
 //! command line makes the same changes in the store.
 
-mod links;
+pub mod links;
 mod members;
 
 use std::sync::Arc;

@@ -75,7 +75,7 @@ pub struct BudgetName {
     renews_at: Option<String>,
 }
 
-/// What a caller has to compute.
+/// The work that a caller has to do.
 #[derive(Clone, Debug, Serialize)]
 pub struct ProofChallenge {
     pub challenge: String,

@@ -111,7 +111,7 @@ term_types! {
 /// Declares the terms, their changes and their table.
 macro_rules! terms {
     ($($(#[$doc:meta])* $term:ident: $type:ty, $column:literal, $help:literal;)*) => {
-        /// What admins set of a member.
+        /// The terms of a member that admins set.
         #[derive(Clone, Debug, Default, PartialEq, Eq)]
         pub struct MemberTerms { $($(#[$doc])* pub $term: $type,)* }
 

@@ -77,7 +77,9 @@ impl Store {
                 WHERE id = ? AND revoked IS NULL AND (uses IS NULL OR opened < uses)
                 RETURNING opened";
             let number = ledger.db.first(count, [&id], read)?;
-            bump_version(&*ledger.db)?;
+            if number.is_some() {
+                bump_version(&*ledger.db)?;
+            }
             Ok(number)
         };
         self.run("open_link", Durability::Synced, open).await

@@ -47,7 +47,7 @@ pub(super) struct KeptFile {
     pub(super) format: VideoFormat,
 }
 
-/// What a tidy-up removed for the quota.
+/// The videos that a tidy-up removed for the quota.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Tidied {
     pub(super) expired: u64,
