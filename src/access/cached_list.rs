@@ -38,7 +38,8 @@ pub(super) struct CachedList<L> {
 
 struct Cached<L> {
     list: Arc<L>,
-    version: u64,
+    /// The ledger's name and the version: a ledger that has lost changes may reach a version again.
+    version: (Arc<str>, u64),
     refreshed_at: Instant,
 }
 
@@ -102,7 +103,7 @@ impl<L: Listed> CachedList<L> {
 
     async fn refresh_locked(&self, guard: &MutexGuard<'_, ()>) -> Result<(), Unavailable> {
         let started_at = clock::now();
-        let version = self.store.members_version().await?;
+        let version = self.version().await?;
         match self.current.load_full() {
             Some(old) if old.version == version => {
                 self.publish(Arc::clone(&old.list), version, started_at);
@@ -112,7 +113,12 @@ impl<L: Listed> CachedList<L> {
         }
     }
 
-    fn publish(&self, list: Arc<L>, version: u64, refreshed_at: Instant) {
+    async fn version(&self) -> Result<(Arc<str>, u64), Unavailable> {
+        let version = self.store.members_version().await?;
+        Ok((self.store.name(), version))
+    }
+
+    fn publish(&self, list: Arc<L>, version: (Arc<str>, u64), refreshed_at: Instant) {
         self.current.store(Some(Arc::new(Cached { list, version, refreshed_at })));
     }
 
@@ -120,7 +126,7 @@ impl<L: Listed> CachedList<L> {
     pub(super) async fn reload(&self, _: &MutexGuard<'_, ()>) -> Result<(), Unavailable> {
         let started_at = clock::now();
         // The version comes first, so that the next refresh finds changes made while we read.
-        let version = self.store.members_version().await?;
+        let version = self.version().await?;
         let old = self.last();
         let new = Arc::new(L::read(&self.store, old.as_deref()).await?);
         self.publish(Arc::clone(&new), version, started_at);

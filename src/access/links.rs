@@ -20,7 +20,7 @@ use crate::gateway::contract::member::LINK_PREFIX;
 use crate::ledger::{Caller, Digest, Link, LinkEnd, SpendLimit, Store, Unavailable};
 
 /// Browsers keep the cookie no longer than this.
-const MAX_COOKIE_LIFETIME: Duration = Duration::from_secs(30 * 86_400);
+const MAX_COOKIE_LIFETIME: Duration = Duration::from_secs(400 * 86_400);
 const ID: usize = 8;
 const NUMBER: usize = 4;
 /// A program's token. Those of browsers count from 1.
@@ -126,7 +126,8 @@ impl LinkCache {
         }
         let guard = self.cached.lock().await;
         let number = self.cached.store.open_link(Arc::clone(&link.id)).await?;
-        self.cached.reload(&guard).await?;
+        // It is counted, so a list that cannot be read now must not cost the opening.
+        self.cached.reload(&guard).await.ok();
         let number = number.ok_or(Denied::Ended(
             "this link has been opened in as many browsers as it allows; ask for another one",
         ))?;

@@ -7,7 +7,7 @@ use http::header::{CACHE_CONTROL, HeaderName, LINK, SET_COOKIE};
 use http::{HeaderValue, StatusCode};
 use serde_json::json;
 
-use super::{HandlerContext, login, purchases};
+use super::{HandlerContext, login, purchases, tokens};
 use crate::access::cookie::{Transport, check_csrf_header};
 use crate::access::{Credentials, LOGIN_LIFETIME};
 use crate::api::reports::jobs;
@@ -85,6 +85,7 @@ pub(super) async fn log_in(cx: HandlerContext) -> HandlerResult {
     // The new session replaces the browser's current one.
     let current = session_cookie(&cx)?;
     if access.is_link(login.get()) {
+        tokens::admit(&cx)?;
         let opened = access.open_link(login.get(), current, &call.caller).await?;
         return Ok(no_content([call.transport.set_cookie(&opened.cookie, opened.lifetime)]));
     }

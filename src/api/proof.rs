@@ -5,8 +5,9 @@ use http::{HeaderValue, StatusCode};
 
 use super::HandlerContext;
 use crate::access::proof::{CheckedProof, bits};
-use crate::gate::problem::{NOT_FOUND, PROOF_REQUIRED, Problem};
+use crate::gate::problem::{INVALID_IDEMPOTENCY_KEY, NOT_FOUND, PROOF_REQUIRED, Problem};
 use crate::gate::response::{self, HandlerResult};
+use crate::gateway::contract::catalog::Service;
 use crate::purchase::{DedupeBy, PurchaseRequest};
 
 const TOLLGATE_PROOF: HeaderName = HeaderName::from_static("tollgate-proof");
@@ -40,6 +41,7 @@ impl HandlerContext {
         });
         let (purchase, refusal) = match checked {
             Ok((CheckedProof { challenge, refusal }, name)) => {
+                check_key(&purchase)?;
                 (paid_with(purchase, challenge, name), refusal)
             }
             Err(why) => (purchase, (needed > 0).then_some(why)),
@@ -65,6 +67,16 @@ impl HandlerContext {
         let left = self.handlers.me.left_today().await?;
         Ok(left.map_or(0, |(left, budget)| bits(left, budget)))
     }
+}
+
+/// A repeat comes with another proof, so only a key tells that it is one.
+fn check_key(purchase: &PurchaseRequest) -> Result<(), Problem> {
+    let is_keyless = matches!(purchase.dedupe_by, DedupeBy::Fingerprint);
+    if is_keyless && purchase.order.get().service == Service::Video {
+        let detail = "with Tollgate-Proof, send an Idempotency-Key for a video";
+        return Err(Problem::new(&INVALID_IDEMPOTENCY_KEY).detail(detail));
+    }
+    Ok(())
 }
 
 /// Without an `Idempotency-Key`, the challenge is the key: a second use is the same purchase.

@@ -53,7 +53,7 @@ fn session_cookie(cx: &HandlerContext) -> Result<&str, Problem> {
 }
 
 /// Each change writes to disk and reloads the whole list.
-fn admit(cx: &HandlerContext) -> Result<(), Problem> {
+pub(super) fn admit(cx: &HandlerContext) -> Result<(), Problem> {
     cx.handlers.me.limiter.take_login(&cx.call.caller).map_err(|after| {
         let detail = "this user signed in or changed tokens too many times";
         Problem::new(&RATE_LIMITED).detail(detail).retry_after(after)

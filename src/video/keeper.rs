@@ -121,13 +121,14 @@ impl Shared {
     async fn fetch_until_kept(self: &Arc<Self>, mut job: Job) {
         let request_id = Arc::clone(&job.request_id);
         let is_old = self.age_of_end(&job).is_none_or(|age| age > OLD);
-        let (started, mut wait) = (clock::now(), FIRST_WAIT);
+        let (mut started, mut wait) = (None, FIRST_WAIT);
         loop {
+            let slot = self.keeping.slots.acquire().await;
+            let started = *started.get_or_insert_with(clock::now);
             let Some(setup) = self.setup.load_full() else { return };
             let Some(kept) = &setup.kept else { return };
             let body = job.latest_update.as_ref().map(|update| &update.body);
             let address = body.and_then(|body| setup.status_words.result_url(body));
-            let slot = self.keeping.slots.acquire().await;
             let fetched = kept.fetch(&job, address.as_deref()).await;
             drop(slot);
             let error = match fetched {
@@ -175,10 +176,10 @@ impl Shared {
         Some(self.store.now().saturating_sub(update.at))
     }
 
-    /// Begins after a start: parts of an earlier process are removed.
+    /// Begins after a start. Parts of an earlier process are removed, and none of another server.
     pub(super) async fn resume_videos(self: &Arc<Self>) {
         if let Some(kept) = self.kept() {
-            kept.remove_stale_parts(true).await;
+            kept.remove_stale_parts(!self.store.is_shared()).await;
         }
         self.tidy_videos().await;
     }

@@ -269,6 +269,23 @@ fn servers_that_share_a_folder_fetch_a_video_once_and_serve_the_same() {
 }
 
 #[test]
+fn server_that_starts_leaves_the_parts_of_another_alone() {
+    let media = Upstream::start(|_| video(clip()).cut(100_000, Ending::Hang));
+    let upstream = gateway(&media, &Arc::default());
+    let mut fleet = Fleet::start(Cluster::shared(), &upstream, "videos.dir = \"shared\"\n", 1);
+    let parts = |fleet: &Fleet<'_>| files(&fleet.path().join("shared"), "part").len();
+    let order = |fleet: &Fleet<'_>, server: usize, key: &str| {
+        let ordered = fleet.buy(server, "/api/v1/video", key, crate::support::VIDEO);
+        assert_eq!(ordered.status, 200, "{}", ordered.text());
+    };
+    order(&fleet, 0, "key-1");
+    until("the first one writes", || parts(&fleet) == 1);
+    fleet.add();
+    order(&fleet, 1, "key-2");
+    until("both write", || parts(&fleet) == 2);
+}
+
+#[test]
 fn site_must_not_contain_the_kept_videos() {
     let folder = tempfile::tempdir().unwrap();
     fs::create_dir_all(folder.path().join("site")).unwrap();

@@ -6,11 +6,14 @@ use std::thread;
 use serde_json::{Value, json};
 use tollgate::clock::{self, Date};
 use tollgate::ledger::{Role, SpendLimit};
+use uuid::{NoContext, Timestamp, Uuid};
 
 use crate::support::client::Answer;
+use crate::support::fleet::Fleet;
 use crate::support::login::Login;
 use crate::support::members::Holder;
-use crate::support::{CHAT, Gate, Reply, STORES, Upstream, VIDEO};
+use crate::support::postgres::Cluster;
+use crate::support::{CHAT, Gate, Reply, STORES, Upstream, VIDEO, until};
 
 const LINKS: &str = "access.mode = \"members\"\naccess.links = true\n";
 
@@ -264,4 +267,38 @@ fn links_sell_beside_a_login_and_not_in_open_mode() {
     assert_eq!((refused.status, &*refused.code()), (404, "not_found"));
     assert!(refused.text().contains("access.links = true"), "{}", refused.text());
     assert_eq!(chat(&off, &token).code(), "invalid_credentials");
+}
+
+#[test]
+fn links_end_when_the_ledger_of_running_servers_is_renamed() {
+    let upstream = upstream();
+    let fleet = Fleet::start(Cluster::shared(), &upstream, LINKS, 2);
+    let until_day = day(30);
+    let make = ["link", "create", "--amount", "1.00", "--for", "demo", "--until", &until_day];
+    let made = fleet.run(&make);
+    assert_eq!(made.code, Some(0), "{made:?}");
+    let (_, token) = made.stdout.trim().split_once("/#t=").expect("a fragment");
+    let bearer = format!("Bearer {token}");
+    let chat = |server, key: &str| {
+        let headers = [("authorization", &*bearer), ("idempotency-key", key)];
+        fleet.ask(server, "POST", "/api/v1/chat", &headers, CHAT)
+    };
+    for server in 0..2 {
+        assert_eq!(chat(server, &format!("before-{server}")).status, 200);
+    }
+    // As a server does that notices a loss of commits.
+    let lost_at = Timestamp::from_unix(NoContext, clock::wall().as_secs() + 1, 0);
+    let name = format!("durable-{}", Uuid::new_v7(lost_at).simple());
+    fleet.database.sql(&format!(
+        "UPDATE ledger SET name = '{name}', version = version + 1;
+        UPDATE members_version SET version = version + 1"
+    ));
+    let mut tries = 0;
+    for server in 0..2 {
+        until("the link has ended", || {
+            tries += 1;
+            let answer = chat(server, &format!("after-{tries}"));
+            answer.status == 401 && answer.text().contains("ledger was restored")
+        });
+    }
 }

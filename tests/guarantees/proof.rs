@@ -10,7 +10,7 @@ use tollgate::config::{Environment, Settings, SettingsSource};
 use crate::support::client::Answer;
 use crate::support::fleet::Fleet;
 use crate::support::postgres::Cluster;
-use crate::support::{CHAT, Gate, Reply, STORES, Upstream};
+use crate::support::{CHAT, Gate, Reply, STORES, Upstream, VIDEO};
 
 /// Ten chats of $0.006.
 const PROOF: &str = "access.proof = \"auto\"\nbudget.total = { day = \"0.06\" }\n";
@@ -170,6 +170,18 @@ fn proof_pays_again_after_a_free_refusal_only() {
     assert_eq!(ask(&gate, &used, &chat("refuse this")).status, 400);
     assert_eq!(ask(&gate, &used, &chat("take this")).status, 200);
     assert_eq!(ask(&gate, &used, &chat("and this")).code(), "idempotency_key_reused");
+}
+
+#[test]
+fn video_with_a_proof_needs_a_key_because_a_repeat_has_another_proof() {
+    let upstream = upstream();
+    let gate = Gate::start(&upstream, &PROOF.replace("0.06", "10.00"));
+    let before = upstream.requests();
+    let headers = [("tollgate-proof", &*proof(&gate))];
+    let refused = gate.ask("POST", "/api/v1/video", &headers, VIDEO);
+    assert_eq!((refused.status, &*refused.code()), (400, "invalid_idempotency_key"));
+    assert!(refused.text().contains("send an Idempotency-Key for a video"), "{}", refused.text());
+    assert_eq!(upstream.requests(), before);
 }
 
 #[test]

@@ -271,6 +271,7 @@ impl PostgresEngine {
         self.simple(&format!(
             "INSERT INTO batches VALUES ('{name}', {at});
             UPDATE ledger SET name = '{name}', version = version + 1, batch = '{name}'{cluster};
+            UPDATE members_version SET version = version + 1;
             UPDATE credit SET balance = NULL, since = NULL, as_of = NULL"
         ))?;
         slots::block_for_period(&self.session, now, self.shared.rate_period())?;

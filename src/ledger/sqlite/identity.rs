@@ -133,6 +133,8 @@ impl Store {
         let kept = Arc::clone(&name);
         let rename = move |ledger: &Ledger| {
             ledger.db.run("UPDATE identity SET name = ?", [&*kept])?;
+            // Links end with the name.
+            ledger.db.run("UPDATE members_version SET version = version + 1", ())?;
             ledger.db.renamed(&kept);
             Ok(())
         };
